@@ -1,0 +1,94 @@
+"""Policies: the limits that decisions obey, as plain frozen values.
+
+The daemons read them from JSON (they do not load the specification's validator); the names are those of the
+specification in snake_case, durations in seconds with the suffix ``_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, TypeVar
+
+P = TypeVar("P", "RepairPolicy", "ResumePolicy")
+
+
+@dataclass(frozen=True)
+class RepairPolicy:
+    """When and how much the controller may repair.
+
+    Attributes:
+        enabled: False: observe and report only.
+        action: ``Replace`` or ``Reboot`` for dead nodes and for findings that name no action.
+        reboot_first: Try a reboot once before replacing, unless the finding says hardware.
+        max_unhealthy_percentage: Above this share of workers out of service at once, nothing more is repaired.
+        max_parallel_repaired: Repairs under way at once (machines being rebooted, replaced or checked).
+        breaker_nodes, breaker_window_s: This many nodes with one cause within the window open the breaker.
+        replace_attempts: Tries of a replacement before the node is held for a person.
+        heartbeat_interval_s, heartbeat_misses: Silence of their product makes a node suspect.
+        lease_s: An agent that lost the controller and its peers this long kills its job's processes.
+        replace_timeout_s: A new machine that is not ready by then counts as a failed try.
+        first_contact_grace_s: After the controller's start, agents get this long to report.
+        spare_count: Spares to keep ready, by group.
+    """
+
+    enabled: bool = True
+    action: str = "Replace"
+    reboot_first: bool = False
+    max_unhealthy_percentage: int = 50
+    max_parallel_repaired: int = 2
+    breaker_nodes: int = 3
+    breaker_window_s: float = 3600.0
+    replace_attempts: int = 3
+    heartbeat_interval_s: float = 1.0
+    heartbeat_misses: int = 3
+    lease_s: float = 10.0
+    replace_timeout_s: float = 900.0
+    first_contact_grace_s: float = 10.0
+    spare_count: Mapping[str, int] | None = None
+
+    @property
+    def silence(self) -> timedelta:
+        """Silence after which a node needs a second opinion."""
+        return timedelta(seconds=self.heartbeat_interval_s * self.heartbeat_misses)
+
+
+@dataclass(frozen=True)
+class ResumePolicy:
+    """When a job is started again.
+
+    Attributes:
+        default: True arms every batch job that does not refuse it.
+        max_attempts: Attempts in all for jobs that name no number.
+        checkpoint_dir: Template with ``{user}``, ``{job_name}``, ``{job_id}``.
+        on_time_limit: ``stop`` or ``resume``.
+        step_kill_grace_s: After a task's failure the rest of its step gets this long before it is killed.
+        same_failure_limit: This many equal failures in a row without a new checkpoint end the job.
+        evidence_before_s: Findings that began up to this long before a failure count as its cause.
+        first_task_timeout_s: RUNNING without a started task for this long is a failed launch.
+    """
+
+    default: bool = False
+    max_attempts: int = 10
+    checkpoint_dir: str = "/fsx/checkpoints/{user}/{job_name}-{job_id}"
+    on_time_limit: str = "stop"
+    step_kill_grace_s: float = 0.3
+    same_failure_limit: int = 2
+    evidence_before_s: float = 600.0
+    first_task_timeout_s: float = 120.0
+
+
+def _from(cls: type[P], data: Mapping[str, Any]) -> P:
+    known = {f.name for f in fields(cls)}
+    return cls(**{key: value for key, value in data.items() if key in known})
+
+
+def repair_policy(data: Mapping[str, Any]) -> RepairPolicy:
+    """Build the policy from JSON; unknown keys are for other readers and ignored, missing ones take defaults."""
+    return _from(RepairPolicy, data)
+
+
+def resume_policy(data: Mapping[str, Any]) -> ResumePolicy:
+    """Build the policy from JSON; unknown keys are for other readers and ignored, missing ones take defaults."""
+    return _from(ResumePolicy, data)

@@ -1,0 +1,88 @@
+"""The journal as a port: what was intended, done and seen, kept over restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from hyperpod.core.job import JobRecord
+from hyperpod.core.node import Repair
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened, for people and for the history. ``event_id`` grows by time."""
+
+    event_id: int
+    at: datetime
+    kind: str
+    message: str
+    node: str = ""
+    job_id: int | None = None
+    uid: int | None = None
+    data: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Intent:
+    """An action written down before it is done. ``key`` makes it happen once."""
+
+    key: str
+    kind: str
+    target: str
+    intended_at: datetime
+    is_done: bool = False
+    done_at: datetime | None = None
+    error: str = ""
+
+
+class Store(Protocol):
+    """The controller's memory. Every write is durable when the method returns."""
+
+    def intend(self, key: str, kind: str, target: str, now: datetime) -> Intent:
+        """Write an intent down, or return the one that has this key already."""
+        ...
+
+    def finish(self, key: str, now: datetime, error: str = "") -> None:
+        """Mark an intent done, or failed with its error (which lets it be tried again)."""
+        ...
+
+    def unfinished(self) -> Sequence[Intent]:
+        """Return intents that were begun and not finished, oldest first."""
+        ...
+
+    def put_job(self, record: JobRecord) -> None: ...
+
+    def job(self, job_id: int) -> JobRecord | None: ...
+
+    def jobs(self) -> Sequence[JobRecord]: ...
+
+    def put_repair(self, repair: Repair) -> None: ...
+
+    def drop_repair(self, node: str) -> None: ...
+
+    def repairs(self) -> Sequence[Repair]: ...
+
+    def add_event(
+        self,
+        kind: str,
+        message: str,
+        now: datetime,
+        *,
+        node: str = "",
+        job_id: int | None = None,
+        uid: int | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> Event: ...
+
+    def events(
+        self, *, after: int = 0, limit: int = 1000, job_id: int | None = None, node: str = ""
+    ) -> Sequence[Event]: ...
+
+    def set_value(self, key: str, value: str) -> None:
+        """Keep a small named value (breaker reset, saved spare assignment)."""
+        ...
+
+    def value(self, key: str) -> str | None: ...
