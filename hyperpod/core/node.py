@@ -104,6 +104,7 @@ class Repair:
         attempt: Tries of the present action, from 1.
         last_error: Provider's or script's last message.
         was_rebooted: A reboot has been tried for this cause already.
+        boot_id: The boot in which it began; another boot means that a reboot has happened.
     """
 
     node: str
@@ -117,6 +118,7 @@ class Repair:
     attempt: int = 1
     last_error: str = ""
     was_rebooted: bool = False
+    boot_id: str = ""
 
     def moved(self, status: RepairStatus, now: datetime, **changes: Any) -> Repair:
         """Return the repair in another status.
@@ -153,6 +155,7 @@ class Repair:
             attempt=int(data["attempt"]),
             last_error=str(data["last_error"]),
             was_rebooted=bool(data["was_rebooted"]),
+            boot_id=str(data.get("boot_id", "")),
         )
 
 
@@ -175,7 +178,9 @@ class NodeView:
         jobs: Ids of jobs that have it allocated now.
         instance_id: Machine in the slot, by the provider, or by the agent when the provider is silent.
         instance_status: The provider's word.
+        created_at: When its machine was made; a newborn is given time before its silence counts.
         heartbeat_at: When the agent's last heartbeat arrived; None: never in this controller's life.
+        said_goodbye: An orderly shutdown has begun on it.
         agent_instance_id: The machine that the agent says it is.
         boot_id: The boot that the agent says it is in.
         is_ready: The agent has passed its basic checks since its boot, with the plugin loaded.
@@ -199,7 +204,9 @@ class NodeView:
     jobs: tuple[int, ...] = ()
     instance_id: str = ""
     instance_status: InstanceStatus = InstanceStatus.UNKNOWN
+    created_at: datetime | None = None
     heartbeat_at: datetime | None = None
+    said_goodbye: bool = False
     agent_instance_id: str = ""
     boot_id: str = ""
     is_ready: bool = False

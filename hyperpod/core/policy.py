@@ -84,11 +84,16 @@ def _from(cls: type[P], data: Mapping[str, Any]) -> P:
     return cls(**{key: value for key, value in data.items() if key in known})
 
 
-def repair_policy(data: Mapping[str, Any]) -> RepairPolicy:
-    """Build the policy from JSON; unknown keys are for other readers and ignored, missing ones take defaults."""
-    return _from(RepairPolicy, data)
+def policies_from(data: Mapping[str, Any]) -> tuple[RepairPolicy, ResumePolicy]:
+    """Build both policies from the daemons' JSON (``spec_policies``).
 
-
-def resume_policy(data: Mapping[str, Any]) -> ResumePolicy:
-    """Build the policy from JSON; unknown keys are for other readers and ignored, missing ones take defaults."""
-    return _from(ResumePolicy, data)
+    Keys that other readers own are ignored, missing ones take their defaults. The heartbeat's figures and the
+    lease stand under ``resume`` in the specification; repairs need them too.
+    """
+    repair = dict(data.get("repair", {}))
+    resume = dict(data.get("resume", {}))
+    for key in ("lease_s", "heartbeat_interval_s", "heartbeat_misses"):
+        if key in resume:
+            repair.setdefault(key, resume[key])
+    repair["spare_count"] = {g["name"]: int(g.get("spares") or 0) for g in data.get("groups", ())}
+    return _from(RepairPolicy, repair), _from(ResumePolicy, resume)

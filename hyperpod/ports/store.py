@@ -81,6 +81,10 @@ class Store(Protocol):
         self, *, after: int = 0, limit: int = 1000, job_id: int | None = None, node: str = ""
     ) -> Sequence[Event]: ...
 
+    def event_counts(self) -> Mapping[str, int]:
+        """Return how many events of each kind there have been, pruned ones included."""
+        ...
+
     def set_value(self, key: str, value: str) -> None:
         """Keep a small named value (breaker reset, saved spare assignment)."""
         ...

@@ -1,0 +1,343 @@
+"""Apply: carry a plan out, one thin effect per action, each safe to run twice.
+
+Actions with a key are written into the journal before and after. Every effect reads the one object again that it
+is going to change, and accepts "already so". One that fails leaves the later actions of its target for the next
+tick; it never stops those of other targets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from hyperpod.controller.memory import Report
+from hyperpod.controller.observe import REPAIR_BEGAN
+from hyperpod.controller.world import World
+from hyperpod.core import plan as do
+from hyperpod.core.job import JobStatus
+from hyperpod.core.messages import PEER_LOST
+from hyperpod.core.node import DrainOwner, RepairStatus, owner_of_reason
+from hyperpod.core.plan import Plan
+from hyperpod.errors import HyperpodError, NotFound, SlurmError
+
+log = logging.getLogger(__name__)
+
+NOTE_REPEAT = timedelta(minutes=15)
+PROBED = "probed"
+MACHINE_DONE = "machine_done"
+SCANNED = "scanned"
+
+
+def apply(world: World, plan: Plan) -> int:
+    """Carry out every action of a plan; return how many failed."""
+    failed: set[str] = set()
+    count = 0
+    for action in plan.actions:
+        if action.target and action.target in failed:
+            continue
+        try:
+            _apply_one(world, action)
+        except HyperpodError as error:
+            count += 1
+            failed.add(action.target)
+            log.warning("action failed action=%s target=%s error=%s", type(action).__name__, action.target, error)
+            _remember_error(world, action, str(error))
+    return count
+
+
+def _apply_one(world: World, action: do.Action) -> None:
+    effect = _EFFECTS[type(action)]
+    if not action.key:
+        effect(world, action)
+        return
+    intent = world.store.intend(action.key, type(action).__name__, action.target, world.clock.now())
+    if intent.is_done:
+        return
+    try:
+        effect(world, action)
+    except HyperpodError as error:
+        world.store.finish(action.key, world.clock.now(), error=str(error))
+        raise
+    if not isinstance(action, do.ReplaceInstance | do.RebootInstance):
+        # Machines take seconds; their worker thread finishes the intent.
+        world.store.finish(action.key, world.clock.now())
+    log.info("action=%s target=%s reason=%s", type(action).__name__, action.target, action.reason)
+
+
+def _remember_error(world: World, action: do.Action, error: str) -> None:
+    """Keep a node's last error in its repair, where people look for it."""
+    if not isinstance(action, do.NodeAction):
+        return
+    for repair in world.store.repairs():
+        if repair.node == action.node and repair.last_error != error:
+            world.store.put_repair(replace(repair, last_error=error))
+
+
+def _event(world: World, kind: str, message: str, **where: Any) -> None:
+    world.store.add_event(kind, message, world.clock.now(), **where)
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------
+
+
+def _probe(world: World, action: do.ProbeNode) -> None:
+    address = next((s.address for s in world.slots() if s.name == action.node), "")
+
+    def work() -> None:
+        is_reachable = world.probe(address)
+        data = {"node": action.node, "is_reachable": is_reachable}
+        world.inbox.put(Report(PROBED, world.clock.now(), data))
+
+    world.jobs.submit(f"probe:{action.node}", work)
+
+
+def _save_repair(world: World, action: do.SaveRepair) -> None:
+    repair = action.repair
+    before = {r.node: r for r in world.store.repairs()}.get(repair.node)
+    world.store.put_repair(repair)
+    data = {"cause": repair.cause, "status": repair.status.value, "instance_id": repair.instance_id}
+    if before is None and repair.status is not RepairStatus.CHECKING:
+        _event(world, REPAIR_BEGAN, action.reason, node=repair.node, data=data)
+    if before is None or before.status is not repair.status:
+        kind = f"Node{repair.status.value.capitalize()}"
+        _event(world, kind, action.reason, node=repair.node, data=data)
+
+
+def _end_repair(world: World, action: do.EndRepair) -> None:
+    world.store.drop_repair(action.node)
+    _event(world, "NodeHealthy", action.reason, node=action.node)
+
+
+def _fence(world: World, action: do.FenceInstance) -> None:
+    world.machines.power_off(action.instance_id)
+    _event(world, "NodeFenced", f"{action.instance_id} is powered off: {action.reason}", node=action.node)
+    world.instances_at = None
+
+
+def _mark_down(world: World, action: do.MarkDown) -> None:
+    _warn_peers(world, action.node)
+    world.slurm.set_down(action.node, action.reason)
+    _event(world, "NodeDown", action.reason, node=action.node)
+
+
+def _warn_peers(world: World, node: str) -> None:
+    """Tell the other nodes of its jobs that a peer is lost, for programs that want to react themselves."""
+    snapshot = world.last_snapshot
+    if snapshot is None:
+        return
+    for job in snapshot.jobs:
+        if job.status is JobStatus.RUNNING and node in job.nodes:
+            for other in job.nodes:
+                if other != node:
+                    world.agents.send(other, {"type": PEER_LOST, "job_id": job.job_id, "node": node})
+
+
+def _drain(world: World, action: do.DrainNode) -> None:
+    state = next((s for s in world.slurm.nodes() if s.name == action.node), None)
+    if state is None:
+        raise NotFound(f"Slurm does not know the node {action.node}")
+    if state.is_drained and owner_of_reason(state.reason, state.reason_by) in (DrainOwner.PERSON, DrainOwner.OURS):
+        return
+    world.slurm.drain(action.node, action.reason)
+    _event(world, "NodeDrained", action.reason, node=action.node)
+
+
+def _undrain(world: World, action: do.UndrainNode) -> None:
+    world.slurm.undrain(action.node)
+    _event(world, "NodeUndrained", f"{action.node} takes work again: {action.reason}", node=action.node)
+
+
+def _answer_reason(world: World, action: do.AnswerReason) -> None:
+    world.slurm.drain(action.node, action.reason)
+    _event(world, "ReasonNotUnderstood", action.reason, node=action.node)
+
+
+def _replace(world: World, action: do.ReplaceInstance) -> None:
+    def work() -> None:
+        data: dict[str, Any] = {"key": action.key, "node": action.node, "error": ""}
+        try:
+            instance = world.machines.replace(action.node, action.instance_id, action.key)
+            data["instance_id"], data["address"] = instance.id, instance.address
+        except HyperpodError as error:
+            data["error"] = str(error)
+        world.inbox.put(Report(MACHINE_DONE, world.clock.now(), data))
+
+    world.jobs.submit(action.target, work)
+
+
+def _reboot(world: World, action: do.RebootInstance) -> None:
+    def work() -> None:
+        data: dict[str, Any] = {"key": action.key, "node": action.node, "error": ""}
+        try:
+            world.machines.reboot(action.instance_id)
+        except HyperpodError as error:
+            data["error"] = str(error)
+        world.inbox.put(Report(MACHINE_DONE, world.clock.now(), data))
+
+    world.jobs.submit(action.target, work)
+
+
+def machine_done(world: World, report: Report) -> None:
+    """Take in that a reboot or replacement has returned: close its intent, or leave it open to be tried again."""
+    key, node, error = str(report.data["key"]), str(report.data["node"]), str(report.data["error"])
+    world.store.finish(key, report.at, error=error)
+    world.instances_at = None
+    if error:
+        log.warning("machine action failed node=%s error=%s", node, error)
+        _event(world, "MachineActionFailed", error, node=node)
+        for repair in world.store.repairs():
+            if repair.node == node:
+                world.store.put_repair(replace(repair, last_error=error))
+        return
+    instance_id = str(report.data.get("instance_id", ""))
+    if instance_id:
+        _event(world, "NodeReplaced", f"{node} is now {instance_id}", node=node, data={"instance_id": instance_id})
+        address = str(report.data.get("address", ""))
+        slot = next((s for s in world.slots() if s.name == node), None)
+        if slot is not None and address and slot.address != address:
+            world.slurm.update_address(node, address)
+
+
+SPARE_PARTITION = "hyperpod-spare"
+
+
+def _use_spare(world: World, action: do.UseSpare) -> None:
+    _move(world, action.node, SPARE_PARTITION, action.partition)
+    _event(world, "SpareUsed", f"{action.node} joins {action.partition}: {action.reason}", node=action.node)
+
+
+def _park_spare(world: World, action: do.ParkSpare) -> None:
+    _move(world, action.node, action.partition, SPARE_PARTITION)
+    _event(world, "SpareParked", f"{action.node} waits as a spare: {action.reason}", node=action.node)
+
+
+def _move(world: World, node: str, source: str, target: str) -> None:
+    """Move a node between partitions; into the new one first, so that it is never in neither."""
+    members = world.slurm.partitions()
+    if target in members and node not in members[target]:
+        world.slurm.set_partition_nodes(target, sorted({*members[target], node}))
+    left = [n for n in members.get(source, ()) if n != node]
+    if source in members and len(left) != len(members[source]):
+        world.slurm.set_partition_nodes(source, left)
+    now = world.slurm.partitions()
+    for partition in (target, source):
+        if partition in now:
+            world.save_partition(partition, now[partition])
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------
+
+
+def _save_job(world: World, action: do.SaveJob) -> None:
+    before = world.store.job(action.job_id)
+    record = action.record
+    world.store.put_job(record)
+    seen = {a.number: a for a in before.attempts} if before else {}
+    for attempt in record.attempts:
+        old = seen.get(attempt.number)
+        where = {"job_id": record.job_id, "uid": record.uid}
+        if old is None:
+            text = f"attempt {attempt.number} on {', '.join(attempt.nodes) or 'no node yet'}"
+            _event(world, "AttemptStarted", text, data={"nodes": list(attempt.nodes)}, **where)
+        if attempt.first_task_at and (old is None or old.first_task_at is None):
+            _event(world, "FirstTaskStarted", f"attempt {attempt.number} has its first task", **where)
+        if attempt.failure_seen_at and (old is None or old.failure_seen_at is None):
+            _event(
+                world, "FailureSeen", f"attempt {attempt.number} is failing: {attempt.message}".rstrip(": "), **where
+            )
+        if attempt.cause is not None and (old is None or old.cause is None):
+            text = f"attempt {attempt.number} ended, {attempt.cause.value}: {attempt.message}"
+            _event(world, "AttemptEnded", text, data={"cause": attempt.cause.value}, **where)
+    if record.verdict and (before is None or not before.verdict):
+        world.memory.forget_job(record.job_id)
+        text = f"{record.verdict}: {record.verdict_message}"
+        _event(world, "JobEnded", text, job_id=record.job_id, uid=record.uid, data={"verdict": record.verdict})
+
+
+def _requeue(world: World, action: do.RequeueJob) -> None:
+    view = world.slurm.job(action.job_id)
+    if view is None:
+        raise NotFound(f"Slurm does not know job {action.job_id} any more")
+    if view.restart_count > action.restart_count or view.status is JobStatus.PENDING:
+        return
+    if view.status is JobStatus.CANCELLED:
+        return
+    world.slurm.requeue(action.job_id)
+    # Slurm may take the request and do nothing while the job is still being cleaned up: believe what is seen.
+    after = world.slurm.job(action.job_id)
+    if after is not None and after.restart_count <= action.restart_count and after.status is not JobStatus.PENDING:
+        raise SlurmError(f"job {action.job_id} is not requeued yet: it is {after.status.value}")
+    _event(world, "JobRequeued", f"requeued: {action.reason}", job_id=action.job_id, uid=view.uid)
+
+
+def _expedite(world: World, action: do.ExpediteJob) -> None:
+    if action.set_excluded:
+        world.slurm.set_excluded(action.job_id, action.excluded)
+    if action.top_priority:
+        world.slurm.set_top_priority(action.job_id)
+    if action.start_now:
+        world.slurm.start_now(action.job_id)
+
+
+def _release(world: World, action: do.ReleaseJob) -> None:
+    world.slurm.release(action.job_id)
+    _event(world, "JobReleased", action.reason, job_id=action.job_id)
+
+
+def _kill_step(world: World, action: do.KillStep) -> None:
+    world.slurm.kill_step(action.job_id, action.step_id)
+    world.memory.step_killed(action.job_id, action.restart_count, action.step_id)
+    data = {"restart_count": action.restart_count, "step_id": action.step_id}
+    _event(world, "StepEnded", f"step {action.step_id} is ended: {action.reason}", job_id=action.job_id, data=data)
+
+
+def _scan(world: World, action: do.ScanCheckpoints) -> None:
+    record = world.store.job(action.job_id)
+    if record is None:
+        return
+
+    def work() -> None:
+        scan = world.checkpoints.scan(record.checkpoint_dir, record.user, set_aside=False)
+        data = {"job_id": action.job_id, "attempt": action.attempt, "step": scan.step}
+        world.inbox.put(Report(SCANNED, world.clock.now(), data))
+
+    world.jobs.submit(f"scan:{action.job_id}", work)
+
+
+def show_notes(world: World, plan: Plan) -> None:
+    """Write notes into the history, each at most every quarter of an hour per object."""
+    now = world.clock.now()
+    world.last_notes = plan.notes
+    for note in plan.notes:
+        key = (note.code, note.node, note.job_id)
+        shown = world.notes_shown.get(key)
+        if shown is not None and now - shown < NOTE_REPEAT:
+            continue
+        world.notes_shown[key] = now
+        _event(world, note.code, note.message, node=note.node, job_id=note.job_id)
+        log.info("note=%s node=%s job=%s message=%s", note.code, note.node, note.job_id, note.message)
+
+
+_EFFECTS: dict[type[do.Action], Callable[[World, Any], None]] = {
+    do.ProbeNode: _probe,
+    do.SaveRepair: _save_repair,
+    do.EndRepair: _end_repair,
+    do.FenceInstance: _fence,
+    do.MarkDown: _mark_down,
+    do.DrainNode: _drain,
+    do.UndrainNode: _undrain,
+    do.AnswerReason: _answer_reason,
+    do.RebootInstance: _reboot,
+    do.ReplaceInstance: _replace,
+    do.UseSpare: _use_spare,
+    do.ParkSpare: _park_spare,
+    do.SaveJob: _save_job,
+    do.RequeueJob: _requeue,
+    do.ExpediteJob: _expedite,
+    do.ReleaseJob: _release,
+    do.KillStep: _kill_step,
+    do.ScanCheckpoints: _scan,
+}

@@ -1,0 +1,102 @@
+"""The environment of an attempt: what the plugin sets before the first task of a job starts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from hyperpod.controller.loop import ENV_GIVEN
+from hyperpod.controller.memory import Report
+from hyperpod.controller.observe import checkpoint_dir
+from hyperpod.controller.world import World
+from hyperpod.core.job import JobRecord, JobView
+from hyperpod.ports.checkpoints import Scan
+
+DEADLINE_S = 1.2
+"""The plugin waits 1.5 s at most; past that a job would be delayed by us."""
+
+NOTHING = Scan("", None, problems=("the checkpoint directory did not answer in time",))
+
+
+class Environments:
+    """Answers "which environment does this attempt get?", once for each attempt however many nodes ask."""
+
+    def __init__(self, world: World, start: Callable[[Callable[[], None]], None]) -> None:
+        self._world = world
+        self._start = start
+        self._lock = threading.Lock()
+        self._scans: dict[tuple[int, int], Future[Scan]] = {}
+
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, str]:
+        """Return the variables for an attempt; empty for a job that is not armed. Takes at most ``DEADLINE_S``."""
+        job_id, restart_count = int(asked["job_id"]), int(asked.get("restart_count") or 0)
+        record = self._world.store.job(job_id)
+        armed_by = str(asked.get("armed_by") or "")
+        wants = str(asked.get("auto_resume") or "")
+        is_armed = wants != "0" and (bool(armed_by and wants) or (record is not None and record.is_armed))
+        if not is_armed:
+            return {}
+        directory = self._directory(record, asked)
+        variables = {
+            "HYPERPOD_ATTEMPT": str(restart_count + 1),
+            "HYPERPOD_RESUME_FROM": "",
+            "HYPERPOD_PREVIOUS_FAILURE": "",
+            "HYPERPOD_CHECKPOINT_DIR": directory,
+        }
+        report: dict[str, Any] = {**asked, "armed_by": armed_by or (record.armed_by if record else "")}
+        report["checkpoint_dir"] = directory
+        if restart_count > 0:
+            scan = self._scan(job_id, restart_count, directory, record)
+            variables["HYPERPOD_RESUME_FROM"] = scan.path
+            variables["HYPERPOD_PREVIOUS_FAILURE"] = _previous_failure(record, restart_count)
+            step = scan.step if scan.step is not None else -1
+            report.update(resume_from=scan.path, resume_step=step, set_aside=scan.set_aside)
+        self._world.inbox.put(Report(ENV_GIVEN, self._world.clock.now(), report))
+        return variables
+
+    def _directory(self, record: JobRecord | None, asked: Mapping[str, Any]) -> str:
+        named = str(asked.get("checkpoint_dir") or "")
+        if named.startswith("/"):
+            return named
+        if record is not None:
+            return record.checkpoint_dir
+        view = JobView(
+            job_id=int(asked["job_id"]), user=str(asked.get("user") or ""), name=str(asked.get("job_name") or "job")
+        )
+        return checkpoint_dir(self._world, view, "")
+
+    def _scan(self, job_id: int, restart_count: int, directory: str, record: JobRecord | None) -> Scan:
+        key = (job_id, restart_count)
+        with self._lock:
+            future = self._scans.get(key)
+            if future is None:
+                future = self._scans[key] = Future()
+                for old in [k for k in self._scans if k[0] == job_id and k[1] < restart_count]:
+                    del self._scans[old]
+                user = record.user if record else ""
+                self._start(lambda: self._run(future, directory, user))
+        try:
+            return future.result(timeout=DEADLINE_S)
+        except FutureTimeout:
+            return NOTHING
+
+    def _run(self, future: Future[Scan], directory: str, user: str) -> None:
+        try:
+            # The old attempt is dead by now, so whatever is half-written stays so and may be moved aside.
+            future.set_result(self._world.checkpoints.scan(directory, user, set_aside=True))
+        except Exception as error:  # noqa: BLE001 - the waiting threads get the error, whatever it is
+            future.set_exception(error)
+
+
+def _previous_failure(record: JobRecord | None, restart_count: int) -> str:
+    if record is None:
+        return ""
+    ended = [a for a in record.attempts if a.restart_count < restart_count]
+    if not ended:
+        return ""
+    last = ended[-1]
+    cause = last.cause.value if last.cause else "Unknown"
+    return f"{cause}: {last.message}".replace("\n", " ")[:400]

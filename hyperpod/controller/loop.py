@@ -1,0 +1,179 @@
+"""The controller's loop: take messages in, observe, decide, apply, sleep until the next deadline or message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from hyperpod.controller import apply as effects
+from hyperpod.controller.memory import Report
+from hyperpod.controller.observe import observe, remember_job
+from hyperpod.controller.world import World
+from hyperpod.core import messages as words
+from hyperpod.core.job import JobRecord
+from hyperpod.core.messages import Heartbeat, parse_task_exit
+from hyperpod.core.plan import Plan, merge
+from hyperpod.core.repair import decide_repair
+from hyperpod.core.resume import decide_jobs
+from hyperpod.errors import HyperpodError
+
+log = logging.getLogger(__name__)
+
+ENV_GIVEN = "env_given"
+TASK_FAILED = "TaskFailed"
+
+
+def run_once(world: World) -> Plan:
+    """Run one tick: the only shape of one. Returns the plan that was applied."""
+    take_reports(world)
+    snapshot = observe(world)
+    # Repairs come first: a node is fenced and marked before its jobs are judged.
+    plan = decide_repair(snapshot, world.repair_policy)
+    failures = effects.apply(world, plan)
+    if plan.actions:
+        # Jobs are judged with the repairs that have just begun in view.
+        repairs = {r.node: r for r in world.store.repairs()}
+        nodes = tuple(replace(n, repair=repairs.get(n.name)) for n in snapshot.nodes)
+        snapshot = replace(snapshot, nodes=nodes)
+    jobs = decide_jobs(snapshot, world.resume_policy)
+    failures += effects.apply(world, Plan(jobs.actions, (), jobs.wake_after))
+    merged = merge((plan, jobs))
+    effects.show_notes(world, merged)
+    if failures:
+        merged = replace(merged, wake_after=max(merged.wake_after, timedelta(milliseconds=500)))
+    return merged
+
+
+def take_reports(world: World) -> None:
+    """Take all waiting messages into memory and journal, oldest first; a strange one is logged and dropped."""
+    for report in world.inbox.take():
+        try:
+            _take(world, report)
+        except (HyperpodError, KeyError, ValueError, TypeError) as error:
+            log.warning("message not understood kind=%s error=%s", report.kind, error)
+
+
+def _take(world: World, report: Report) -> None:
+    kind, data = report.kind, report.data
+    if kind == words.HEARTBEAT:
+        world.memory.heard(Heartbeat.from_dict(data), report.at)
+    elif kind == words.GOODBYE:
+        world.memory.said_goodbye(str(data["node"]), report.at)
+        text = f"{data['node']} is shutting down in an orderly way"
+        world.store.add_event("NodeGoodbye", text, report.at, node=str(data["node"]))
+    elif kind == words.TASK_START:
+        world.memory.task_started(int(data["job_id"]), int(data.get("restart_count") or 0), report.at)
+    elif kind == words.TASK_EXIT:
+        _take_exit(world, report)
+    elif kind == ENV_GIVEN:
+        _take_env(world, report)
+    elif kind == effects.PROBED:
+        world.memory.probed(str(data["node"]), bool(data["is_reachable"]), report.at)
+    elif kind == effects.MACHINE_DONE:
+        effects.machine_done(world, report)
+    elif kind == effects.SCANNED:
+        step = data["step"]
+        world.memory.scanned(int(data["job_id"]), int(data["attempt"]), None if step is None else int(step))
+    elif kind == words.COMMAND:
+        data["run"](world)
+    else:
+        log.debug("message of no interest kind=%s", kind)
+
+
+def _take_exit(world: World, report: Report) -> None:
+    task = parse_task_exit(report.data)
+    if not world.memory.task_ended(task) or not task.is_failure:
+        return
+    record = world.store.job(task.job_id)
+    if record is not None and record.is_armed and not record.verdict:
+        # Kept in the journal, so that a controller that is killed now still knows it when it comes back.
+        text = task.sentence
+        world.store.add_event(
+            TASK_FAILED, text, report.at, node=task.node, job_id=task.job_id, uid=record.uid, data=dict(task.__dict__)
+        )
+
+
+def _take_env(world: World, report: Report) -> None:
+    """An agent asked for an attempt's environment: arm the job if its step said so, and note what it was given."""
+    data = report.data
+    job_id = int(data["job_id"])
+    record = world.store.job(job_id)
+    armed_by = str(data.get("armed_by") or "")
+    if (record is None or not record.is_armed) and armed_by:
+        record = _arm(world, record, data, armed_by)
+    if record is None:
+        return
+    attempt = next((a for a in record.attempts if a.restart_count == int(data["restart_count"])), None)
+    if attempt is not None and data.get("resume_from") and not attempt.resume_from:
+        given = replace(attempt, resume_from=str(data["resume_from"]), resume_step=int(data["resume_step"]))
+        world.store.put_job(record.with_attempt(given))
+        text = f"attempt {attempt.number} resumes from {data['resume_from']}"
+        world.store.add_event("Resuming", text, report.at, job_id=job_id, uid=record.uid)
+    for path in data.get("set_aside", ()):
+        text = f"half-written checkpoint set aside: {path}"
+        world.store.add_event("CheckpointSetAside", text, report.at, job_id=job_id, uid=record.uid)
+
+
+def _arm(world: World, record: JobRecord | None, data: Mapping[str, Any], armed_by: str) -> JobRecord | None:
+    job_id = int(data["job_id"])
+    value = str(data.get("auto_resume") or "")
+    if value == "0":
+        return record
+    most = int(value) if value.isdigit() else None
+    if record is None:
+        view = world.slurm.job(job_id)
+        if view is None:
+            return None
+        return remember_job(world, view, armed_by, most, str(data.get("checkpoint_dir") or ""))
+    directory = str(data.get("checkpoint_dir") or record.checkpoint_dir)
+    record = replace(record, armed_by=armed_by, max_attempts=most, checkpoint_dir=directory)
+    world.store.put_job(record)
+    world.slurm.allow_requeue(job_id)
+    world.store.add_event(
+        "JobArmed",
+        f"job {job_id} is watched: asked for by srun in its script",
+        world.clock.now(),
+        job_id=job_id,
+        uid=record.uid,
+    )
+    return record
+
+
+def restore(world: World) -> None:
+    """After a start: take back into memory what the journal knows of attempts that still run."""
+    for record in world.store.jobs():
+        if record.verdict or not record.is_armed:
+            continue
+        for event in world.store.events(job_id=record.job_id, limit=10_000):
+            if event.kind == TASK_FAILED and event.data:
+                world.memory.task_ended(parse_task_exit(event.data))
+            elif event.kind == "StepEnded" and event.data:
+                key = (int(event.data["restart_count"]), int(event.data["step_id"]))
+                world.memory.step_killed(record.job_id, *key)
+    for intent in world.store.unfinished():
+        # Level-based: what is still due will be planned again; the journal only must not believe it done.
+        world.store.finish(intent.key, world.clock.now(), error="the controller was restarted")
+
+
+def run(world: World, *, is_stopping: Callable[[], bool], watchdog: Callable[[], None]) -> None:
+    """Tick until told to stop. A tick that fails is logged and tried again; it never ends the loop.
+
+    Args:
+        world: The surroundings.
+        is_stopping: Called before each tick; True ends the loop.
+        watchdog: Called after each tick, to tell the service manager that we are alive.
+    """
+    restore(world)
+    while not is_stopping():
+        wake_s = 1.0
+        try:
+            wake_s = run_once(world).wake_after.total_seconds()
+        except HyperpodError as error:
+            log.warning("tick failed error=%s", error)
+        except Exception:
+            log.exception("tick failed unexpectedly")
+        watchdog()
+        world.inbox.wait(max(wake_s, 0.02))

@@ -1,0 +1,165 @@
+"""What agents have told, between two ticks and over them.
+
+Owns the latest word of every node and the reports about running attempts. The network's threads put messages into
+the inbox; only the tick takes them out, so nothing else needs a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from hyperpod.core.finding import Finding
+from hyperpod.core.job import TaskExit
+from hyperpod.core.messages import Heartbeat
+from hyperpod.core.snapshot import JobFacts
+
+
+@dataclass(frozen=True)
+class Report:
+    """One message for the tick: what it is, when it came, and its content."""
+
+    kind: str
+    at: datetime
+    data: Mapping[str, Any]
+
+
+class Inbox:
+    """A queue with a bell: the tick sleeps on it until somebody rings or its time has come."""
+
+    def __init__(self, limit: int = 100_000) -> None:
+        self._condition = threading.Condition()
+        self._reports: list[Report] = []
+        self._is_rung = False
+        self._limit = limit
+
+    def put(self, report: Report, *, wake: bool = True) -> bool:
+        """Add a report; False when the queue is full and the sender should try again."""
+        with self._condition:
+            if len(self._reports) >= self._limit:
+                return False
+            self._reports.append(report)
+            if wake:
+                self._is_rung = True
+                self._condition.notify()
+            return True
+
+    def ring(self) -> None:
+        """Wake the tick."""
+        with self._condition:
+            self._is_rung = True
+            self._condition.notify()
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until the bell rings, at most ``timeout_s``."""
+        with self._condition:
+            if not self._is_rung:
+                self._condition.wait(timeout_s)
+            self._is_rung = False
+
+    def take(self) -> list[Report]:
+        """Return and forget all reports, oldest first."""
+        with self._condition:
+            reports, self._reports = self._reports, []
+            return reports
+
+
+@dataclass(frozen=True)
+class NodeWord:
+    """The latest word of one node's agent, and of those asked about the node."""
+
+    heartbeat_at: datetime | None = None
+    instance_id: str = ""
+    boot_id: str = ""
+    sequence: int = 0
+    is_ready: bool = False
+    not_ready_because: str = ""
+    findings: tuple[Finding, ...] = ()
+    clock_offset_s: float = 0.0
+    is_reachable: bool | None = None
+    reachable_at: datetime | None = None
+    said_goodbye_at: datetime | None = None
+
+
+@dataclass
+class Memory:
+    """Everything told by agents that the next snapshot needs."""
+
+    started_at: datetime
+    nodes: dict[str, NodeWord] = field(default_factory=dict)
+    facts: dict[int, JobFacts] = field(default_factory=dict)
+
+    def heard(self, beat: Heartbeat, at: datetime) -> bool:
+        """Take a heartbeat in; say whether it tells something new (beyond being alive).
+
+        One that is older than what this boot's agent has said already is ignored.
+        """
+        before = self.nodes.get(beat.node, NodeWord())
+        is_same_boot = before.boot_id == beat.boot_id and before.instance_id == beat.instance_id
+        # An agent that counts from the beginning again has been restarted; any other lower number is a late beat.
+        if is_same_boot and 5 < beat.sequence < before.sequence:
+            return False
+        self.nodes[beat.node] = replace(
+            before,
+            heartbeat_at=at,
+            instance_id=beat.instance_id,
+            boot_id=beat.boot_id,
+            sequence=beat.sequence,
+            is_ready=beat.is_ready,
+            not_ready_because=beat.not_ready_because,
+            findings=beat.findings,
+            clock_offset_s=beat.sent_at - at.timestamp(),
+            said_goodbye_at=None if not is_same_boot else before.said_goodbye_at,
+        )
+        return (
+            not is_same_boot
+            or before.is_ready != beat.is_ready
+            or {f.key: f.severity for f in before.findings} != {f.key: f.severity for f in beat.findings}
+        )
+
+    def probed(self, node: str, is_reachable: bool, at: datetime) -> None:
+        """Take a second opinion in."""
+        before = self.nodes.get(node, NodeWord())
+        self.nodes[node] = replace(before, is_reachable=is_reachable, reachable_at=at)
+
+    def said_goodbye(self, node: str, at: datetime) -> None:
+        """An orderly shutdown has begun on the node."""
+        self.nodes[node] = replace(self.nodes.get(node, NodeWord()), said_goodbye_at=at)
+
+    def job_facts(self, job_id: int) -> JobFacts:
+        """Return what is known of a job's present attempt."""
+        return self.facts.get(job_id, JobFacts())
+
+    def task_started(self, job_id: int, restart_count: int, at: datetime) -> bool:
+        """Take in that a task of an attempt has been started; say whether it is the attempt's first."""
+        facts = self.job_facts(job_id)
+        if restart_count in facts.first_tasks:
+            return False
+        self.facts[job_id] = replace(facts, first_tasks={**facts.first_tasks, restart_count: at})
+        return True
+
+    def task_ended(self, task: TaskExit) -> bool:
+        """Take a task's end in; say whether it was new (the same report may come twice)."""
+        facts = self.job_facts(task.job_id)
+        if task in facts.exits:
+            return False
+        # Only the newest attempts matter; a job of many short steps must not grow without end.
+        kept = [e for e in facts.exits if e.restart_count >= task.restart_count - 1][-2000:]
+        self.facts[task.job_id] = replace(facts, exits=(*kept, task))
+        return True
+
+    def step_killed(self, job_id: int, restart_count: int, step_id: int) -> None:
+        """Remember that we ended a step."""
+        facts = self.job_facts(job_id)
+        self.facts[job_id] = replace(facts, killed_steps=facts.killed_steps | {(restart_count, step_id)})
+
+    def scanned(self, job_id: int, attempt: int, step: int | None) -> None:
+        """Take in the result of a checkpoint scan after an attempt's end."""
+        self.facts[job_id] = replace(self.job_facts(job_id), scanned_attempt=attempt, scan_step=step)
+
+    def forget_job(self, job_id: int) -> None:
+        """The job is over."""
+        self.facts.pop(job_id, None)

@@ -1,0 +1,210 @@
+"""Observe: put what Slurm, the provider, the agents and the journal say into one snapshot.
+
+Reads only. A source that does not answer is named in ``Snapshot.missing``; what it would have said is unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from hyperpod.controller.memory import NodeWord
+from hyperpod.controller.world import NodeSlot, World
+from hyperpod.core.job import JobRecord, JobStatus, JobView
+from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, Role
+from hyperpod.core.resume import is_armed_by
+from hyperpod.core.snapshot import PastRepair, Snapshot
+from hyperpod.errors import HyperpodError
+from hyperpod.ports.provider import Instance
+from hyperpod.ports.slurm import NodeState
+from hyperpod.ports.store import Event
+
+log = logging.getLogger(__name__)
+
+PROVIDER_MAX_AGE = timedelta(seconds=5)
+"""How old the provider's word may be while all is well; asked anew as soon as something is not."""
+
+REPAIR_BEGAN = "RepairBegan"
+
+
+def observe(world: World) -> Snapshot:
+    """Return the world as it is now. Never raises for a source that is silent."""
+    missing: list[str] = []
+    states: dict[str, NodeState] = {}
+    views: tuple[JobView, ...] = ()
+    slots = [s for s in world.slots() if s.role is Role.WORKER]
+    try:
+        states = {s.name: s for s in world.slurm.nodes()}
+        views = world.slurm.jobs()
+        # An answer without the nodes that we know is no answer (PAINS: "unknown is never yes").
+        if slots and not any(s.name in states for s in slots):
+            missing.append("slurm")
+    except HyperpodError as error:
+        log.warning("slurm does not answer error=%s", error)
+        missing.append("slurm")
+    repairs = {r.node: r for r in world.store.repairs()}
+    instances = _instances(world, repairs, missing)
+    on_node: dict[str, list[int]] = {}
+    for view in views:
+        if view.status in (JobStatus.RUNNING, JobStatus.CONFIGURING, JobStatus.SUSPENDED):
+            for name in view.nodes:
+                on_node.setdefault(name, []).append(view.job_id)
+    nodes = tuple(
+        _node(
+            slot,
+            states.get(slot.name),
+            instances.get(slot.name),
+            "provider" not in missing,
+            world.memory.nodes.get(slot.name, NodeWord()),
+            repairs.get(slot.name),
+            tuple(sorted(on_node.get(slot.name, ()))),
+        )
+        for slot in slots
+    )
+    if "slurm" not in missing:
+        _remember_new_jobs(world, views)
+    records = {r.job_id: r for r in world.store.jobs()}
+    reset = world.store.value("breaker_reset_at")
+    snapshot = Snapshot(
+        now=world.clock.now(),
+        started_at=world.memory.started_at,
+        nodes=nodes,
+        jobs=views,
+        records=records,
+        facts=dict(world.memory.facts),
+        history=_history(world),
+        breaker_reset_at=datetime.fromisoformat(reset) if reset else None,
+        missing=tuple(missing),
+    )
+    world.last_snapshot = snapshot
+    return snapshot
+
+
+def _history(world: World) -> tuple[PastRepair, ...]:
+    since = world.clock.now() - timedelta(seconds=world.repair_policy.breaker_window_s)
+    past = []
+    for event in _recent(world, REPAIR_BEGAN):
+        if event.at >= since and event.data:
+            past.append(PastRepair(event.node, str(event.data.get("cause", "")), event.at))
+    return tuple(past)
+
+
+def _recent(world: World, kind: str) -> list[Event]:
+    return [e for e in world.store.events(limit=2000) if e.kind == kind]
+
+
+def _instances(world: World, repairs: dict[str, Repair], missing: list[str]) -> dict[str, Instance]:
+    """Return the provider's machines by slot; the last word is used again while it is fresh and all is well."""
+    now = world.clock.now()
+    silence = world.repair_policy.silence
+    is_calm = not repairs and all(
+        w.heartbeat_at and now - w.heartbeat_at <= silence for w in world.memory.nodes.values()
+    )
+    is_fresh = world.instances_at is not None and now - world.instances_at < PROVIDER_MAX_AGE
+    if world.instances is None or not is_fresh or not is_calm:
+        try:
+            world.instances = world.machines.observe(world.cluster)
+            world.instances_at = now
+        except HyperpodError as error:
+            log.warning("the provider does not answer error=%s", error)
+            missing.append("provider")
+            return {i.node: i for i in world.instances or ()}
+    return {i.node: i for i in world.instances}
+
+
+def _node(
+    slot: NodeSlot,
+    state: NodeState | None,
+    instance: Instance | None,
+    has_provider: bool,
+    word: NodeWord,
+    repair: Repair | None,
+    jobs: tuple[int, ...],
+) -> NodeView:
+    if instance is not None:
+        status = instance.status if has_provider else InstanceStatus.UNKNOWN
+        instance_id = instance.id
+    else:
+        # The provider answered without this slot: its machine is gone. Without an answer nothing is known.
+        status = InstanceStatus.GONE if has_provider else InstanceStatus.UNKNOWN
+        instance_id = ""
+    is_same = not instance_id or not word.instance_id or word.instance_id == instance_id
+    return NodeView(
+        name=slot.name,
+        group=slot.group,
+        role=slot.role,
+        partition=slot.partition,
+        in_partition=state is not None and slot.partition in state.partitions,
+        availability=state.availability if state else Availability.UNKNOWN,
+        is_drained=bool(state and (state.is_drained or state.is_fail)),
+        is_completing=bool(state and state.is_completing),
+        is_responding=bool(state and state.is_responding),
+        reason=state.reason if state else "",
+        reason_by=state.reason_by if state else "",
+        jobs=jobs,
+        instance_id=instance_id or word.instance_id,
+        instance_status=status,
+        created_at=instance.created_at if instance else None,
+        heartbeat_at=word.heartbeat_at if is_same else None,
+        said_goodbye=is_same and word.said_goodbye_at is not None,
+        agent_instance_id=word.instance_id if is_same else "",
+        boot_id=word.boot_id if is_same else "",
+        is_ready=word.is_ready and is_same and word.said_goodbye_at is None,
+        is_reachable=word.is_reachable,
+        reachable_at=word.reachable_at,
+        findings=word.findings if is_same else (),
+        repair=repair,
+    )
+
+
+def _remember_new_jobs(world: World, views: tuple[JobView, ...]) -> None:
+    """Write down every job that is seen for the first time, armed or not, from its stored environment."""
+    for view in views:
+        if world.store.job(view.job_id) is not None or not view.is_batch:
+            continue
+        if view.status.is_over:
+            continue
+        try:
+            environment = world.slurm.saved_environment(view.array_job_id or view.het_job_id or view.job_id)
+        except HyperpodError as error:
+            log.warning("cannot read the environment of job=%s error=%s", view.job_id, error)
+            continue
+        armed_by, most = is_armed_by(environment or {}, world.resume_policy)
+        if view.het_job_id is not None and view.het_offset:
+            # A het job is requeued as one, by its leader.
+            armed_by = ""
+        remember_job(world, view, armed_by, most, (environment or {}).get("HYPERPOD_CHECKPOINT_DIR", ""))
+
+
+def remember_job(world: World, view: JobView, armed_by: str, most: int | None, directory: str) -> JobRecord:
+    """Write a job down, with its checkpoint directory filled in."""
+    record = JobRecord(
+        job_id=view.job_id,
+        user=view.user,
+        uid=view.uid,
+        name=view.name,
+        armed_by=armed_by,
+        max_attempts=most,
+        checkpoint_dir=checkpoint_dir(world, view, directory),
+        users_excluded=view.excluded,
+    )
+    world.store.put_job(record)
+    if armed_by:
+        try:
+            world.slurm.allow_requeue(view.job_id)
+        except HyperpodError as error:
+            log.warning("cannot allow requeue job=%s error=%s", view.job_id, error)
+        limit = most or world.resume_policy.max_attempts
+        text = f"job {view.job_id} ({view.name}) of {view.user} is watched: at most {limit} attempts"
+        world.store.add_event("JobArmed", text, world.clock.now(), job_id=view.job_id, uid=view.uid)
+    return record
+
+
+def checkpoint_dir(world: World, view: JobView, named: str) -> str:
+    """Return the job's checkpoint directory: what it named, else the template with its own words filled in."""
+    if named.startswith("/"):
+        return named
+    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in view.name).lstrip(".") or "job"
+    return world.resume_policy.checkpoint_dir.format(
+        user=view.user or view.uid, job_name=safe, job_id=view.job_id, cluster=world.cluster
+    )

@@ -1,0 +1,627 @@
+"""Decide which nodes to fence, drain, reboot, replace, check and bring back.
+
+Owns the repair of nodes from the first silence or fatal finding to the machine that takes work again, the budget,
+the circuit breaker and the spares. Everything here only computes; the controller applies the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from hyperpod.core import plan as do
+from hyperpod.core.backoff import delay_after
+from hyperpod.core.finding import Action, Finding, Severity, Whose, strongest_action
+from hyperpod.core.node import (
+    Availability,
+    DrainOwner,
+    InstanceStatus,
+    NodeView,
+    Repair,
+    RepairStatus,
+    Role,
+    drain_reason,
+    nearest_admin_action,
+    parse_admin_action,
+    reason_machine,
+)
+from hyperpod.core.plan import Note, Plan
+from hyperpod.core.policy import RepairPolicy
+from hyperpod.core.snapshot import PastRepair, Snapshot
+
+IDLE_WAKE = timedelta(seconds=2)
+"""Longest sleep: Slurm is polled at least this often as a fallback for lost messages."""
+
+_MACHINE_PHASES = (RepairStatus.FENCING, RepairStatus.REBOOTING, RepairStatus.REPLACING, RepairStatus.CHECKING)
+_OFF = (InstanceStatus.STOPPED, InstanceStatus.GONE)
+DEAD_CAUSE = "node/NodeDead"
+SHUTDOWN_CAUSE = "node/Shutdown"
+
+
+def is_silent(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
+    """Say whether the node's agent has missed its heartbeats, or has announced that it is going down.
+
+    Just after the controller's start nobody has missed any: its own absence must not count against the nodes. A
+    machine that was never heard gets the time of a birth.
+    """
+    if node.said_goodbye:
+        return True
+    listening_since = snapshot.started_at + timedelta(seconds=policy.first_contact_grace_s)
+    if node.heartbeat_at is None:
+        born = node.created_at + timedelta(seconds=policy.replace_timeout_s) if node.created_at else listening_since
+        return snapshot.now > max(listening_since, born)
+    return snapshot.now - node.heartbeat_at > policy.silence
+
+
+def is_dead(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
+    """Say whether the node is surely not working: its machine is off, or it is silent and a second opinion agrees."""
+    if node.instance_status in _OFF:
+        return True
+    if not is_silent(node, policy, snapshot) or node.is_reachable is not False or node.reachable_at is None:
+        return False
+    return node.heartbeat_at is None or node.reachable_at > node.heartbeat_at
+
+
+def fatal_findings(node: NodeView) -> tuple[Finding, ...]:
+    """Return the FATAL findings that are the node's own fault and belong to its present machine."""
+    return tuple(
+        f
+        for f in node.findings
+        if f.severity is Severity.FATAL
+        and f.whose is Whose.NODE
+        and f.action is not Action.NONE
+        and (not f.instance_id or not node.instance_id or f.instance_id == node.instance_id)
+        and (not f.boot_id or not node.boot_id or f.boot_id == node.boot_id)
+    )
+
+
+@dataclass
+class _Budget:
+    """Counts what is out of service and under repair while a plan is made."""
+
+    workers: int
+    unhealthy: int
+    under_repair: int
+    policy: RepairPolicy
+
+    def allows_more_unhealthy(self) -> bool:
+        return self.unhealthy < unhealthy_limit(self.workers, self.policy)
+
+    def allows_repair(self) -> bool:
+        return self.under_repair < self.policy.max_parallel_repaired
+
+
+def open_breakers(
+    history: tuple[PastRepair, ...], policy: RepairPolicy, now: datetime, reset_at: datetime | None
+) -> Mapping[str, tuple[str, ...]]:
+    """Return the causes seen on too many nodes within the window, each with those nodes.
+
+    Pure. One cause on ``breaker_nodes`` different nodes is a site problem (a broken prolog, a full shared disk, a
+    wrong setting), which taking more nodes away only makes worse.
+    """
+    if policy.breaker_nodes <= 0:
+        return {}
+    since = now - timedelta(seconds=policy.breaker_window_s)
+    if reset_at is not None and reset_at > since:
+        since = reset_at
+    nodes: dict[str, set[str]] = defaultdict(set)
+    for past in history:
+        if past.at > since:
+            nodes[past.cause].add(past.node)
+    return {cause: tuple(sorted(names)) for cause, names in nodes.items() if len(names) >= policy.breaker_nodes}
+
+
+def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
+    """Decide which nodes to probe, fence, drain, reboot, replace, check and bring back.
+
+    Pure. Nodes are taken by name, so that equal snapshots give equal plans in whatever order they list nodes.
+
+    Args:
+        snapshot: Nodes seen at ``snapshot.now`` (UTC). Up to 10,000 nodes; O(n log n).
+        policy: Limits. ``max_parallel_repaired`` counts repairs already under way.
+
+    Returns:
+        Plan whose destructive actions stay inside the budget; refused nodes are in ``notes``. While a source is
+        missing it holds no destructive action and says so.
+
+    Source: docs/architecture.md; EKS NodeRepairConfig for the words of the limits.
+    """
+    workers = sorted((n for n in snapshot.nodes if n.role is Role.WORKER), key=lambda n: n.name)
+    out = [n for n in workers if n.repair is not None or n.availability is Availability.DOWN]
+    budget = _Budget(
+        workers=len(workers),
+        unhealthy=len(out),
+        under_repair=sum(1 for n in workers if n.repair is not None and n.repair.status in _MACHINE_PHASES),
+        policy=policy,
+    )
+    notes: list[Note] = []
+    actions: list[do.Action] = []
+    wake = IDLE_WAKE
+
+    silent = [n for n in workers if n.repair is None and is_silent(n, policy, snapshot)]
+    for node in workers:
+        due = _silence_due(node, policy, snapshot)
+        if due is not None:
+            wake = min(wake, due)
+    for node in silent:
+        if node.instance_status not in _OFF and _needs_probe(node, policy, snapshot):
+            actions.append(do.ProbeNode("the agent is silent; asking for a second opinion", node.name))
+            wake = min(wake, timedelta(milliseconds=200))
+
+    if not snapshot.is_complete:
+        sources = " and ".join(snapshot.missing)
+        notes.append(Note("IncompleteObservation", f"no answer from {sources}: nothing destructive is done"))
+        return Plan(tuple(actions), tuple(notes), min(wake, timedelta(seconds=1)))
+    if not policy.enabled:
+        notes.append(Note("RepairDisabled", "repair is switched off by the policy"))
+        return Plan(tuple(actions), tuple(notes), wake)
+
+    unconfirmed = [n for n in silent if n.instance_status not in _OFF]
+    reporting = [n for n in workers if n.heartbeat_at is not None]
+    is_mass_silence = len(unconfirmed) >= 2 and len(unconfirmed) * 2 > max(len(reporting), len(workers))
+    if is_mass_silence:
+        names = ", ".join(n.name for n in unconfirmed[:5])
+        notes.append(Note("MassSilence", f"most agents are silent at once ({names}, …): our side or the network"))
+
+    breakers = open_breakers(snapshot.history, policy, snapshot.now, snapshot.breaker_reset_at)
+    for cause, names_hit in sorted(breakers.items()):
+        notes.append(Note("BreakerOpen", f"{cause} on {', '.join(names_hit)}: a site problem; a person should look"))
+
+    for node in workers:
+        if is_mass_silence and node in unconfirmed and node.repair is None:
+            continue
+        planned, more, soon = _one_node(node, snapshot, policy, budget, breakers)
+        actions += planned
+        notes += more
+        wake = min(wake, soon)
+    spare_actions, spare_notes = decide_spares(snapshot, policy)
+    parked = {a.node for a in actions if isinstance(a, do.ParkSpare)}
+    actions += [a for a in spare_actions if a.node not in parked]
+    notes += spare_notes
+    return Plan(tuple(actions), tuple(notes), wake)
+
+
+def _needs_probe(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
+    if node.reachable_at is None or (node.heartbeat_at is not None and node.reachable_at <= node.heartbeat_at):
+        return True
+    return snapshot.now - node.reachable_at > max(policy.silence, timedelta(seconds=3))
+
+
+def _silence_due(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> timedelta | None:
+    """Return how long until the node counts as silent, or None when it does already or never spoke."""
+    if node.heartbeat_at is None or node.said_goodbye:
+        return None
+    left = node.heartbeat_at + policy.silence - snapshot.now
+    return left + timedelta(milliseconds=20) if left > timedelta(0) else None
+
+
+def _one_node(
+    node: NodeView,
+    snapshot: Snapshot,
+    policy: RepairPolicy,
+    budget: _Budget,
+    breakers: Mapping[str, tuple[str, ...]],
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    if node.repair is None:
+        return _begin(node, snapshot, policy, budget, breakers)
+    status = node.repair.status
+    if status is RepairStatus.DRAINING:
+        return _draining(node, node.repair, snapshot, policy, budget)
+    if status is RepairStatus.FENCING:
+        return _fencing(node, node.repair, snapshot, policy, budget)
+    if status is RepairStatus.REBOOTING:
+        return _rebooting(node, node.repair, snapshot, policy)
+    if status is RepairStatus.REPLACING:
+        return _replacing(node, node.repair, snapshot, policy)
+    if status is RepairStatus.CHECKING:
+        return _checking(node, node.repair, snapshot, policy)
+    return _held(node, node.repair, snapshot)
+
+
+def _new_repair(
+    node: NodeView, status: RepairStatus, cause: str, message: str, action: Action, now: datetime
+) -> Repair:
+    return Repair(
+        node=node.name,
+        status=status,
+        cause=cause,
+        message=message,
+        action=action,
+        instance_id=node.instance_id or node.agent_instance_id,
+        since=now,
+        changed_at=now,
+        boot_id=node.boot_id,
+    )
+
+
+def _save(repair: Repair, why: str) -> do.SaveRepair:
+    return do.SaveRepair(why, repair.node, repair)
+
+
+def _dead_action(policy: RepairPolicy) -> Action:
+    """A dead machine is replaced, not power-cycled first: what stopped it once may stop it again under a job."""
+    return Action.REBOOT if policy.action == "Reboot" else Action.REPLACE
+
+
+def _begin(
+    node: NodeView,
+    snapshot: Snapshot,
+    policy: RepairPolicy,
+    budget: _Budget,
+    breakers: Mapping[str, tuple[str, ...]],
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    now = snapshot.now
+    owner = node.drain_owner
+    if is_dead(node, policy, snapshot):
+        return _begin_dead(node, snapshot, policy, budget, breakers)
+    asked = parse_admin_action(node.reason) if node.is_drained or node.availability is Availability.DOWN else None
+    if asked is not None:
+        if not budget.allows_repair():
+            return [], [_refused(node, "its repair waits: as many as allowed are under way")], IDLE_WAKE
+        message = f"asked by {node.reason_by or 'an administrator'}: {node.reason}"
+        repair = _new_repair(node, RepairStatus.DRAINING, f"admin/{asked.value}", message, asked, now)
+        budget.under_repair += 1
+        return [_save(repair, message)], [], timedelta(0)
+    meant = nearest_admin_action(node.reason) if owner is DrainOwner.PERSON else ""
+    if meant:
+        text = f"{node.reason.strip()!r} not understood, did you mean {meant}"
+        return [do.AnswerReason(text.replace("'", ""), node.name)], [], IDLE_WAKE
+    fatal = fatal_findings(node)
+    if fatal:
+        return _begin_fatal(node, fatal, snapshot, policy, budget, breakers)
+    for finding in node.findings:
+        if finding.severity is Severity.FATAL and finding.whose is not Whose.NODE:
+            text = f"{finding.code} is the {finding.whose.value}'s: the node is not drained for it"
+            return [], [Note("NotTheNode", text, node.name)], IDLE_WAKE
+    void = owner is DrainOwner.OURS and reason_machine(node.reason) not in ("", node.instance_id)
+    is_back = owner is DrainOwner.SLURM and node.availability is Availability.DOWN and node.is_ready
+    ours_without_repair = owner is DrainOwner.OURS and node.is_ready
+    if void or is_back or ours_without_repair:
+        message = "another machine is in the slot" if void else f"it is back after: {node.reason or 'down'}"
+        repair = _new_repair(node, RepairStatus.CHECKING, "node/Returned", message, Action.NONE, now)
+        return [_save(repair, message)], [], timedelta(0)
+    if owner is DrainOwner.PERSON:
+        return (
+            [],
+            [Note("PersonsDrain", f"drained by {node.reason_by or 'a person'}: {node.reason}", node.name)],
+            IDLE_WAKE,
+        )
+    return [], [], IDLE_WAKE
+
+
+def _refused(node: NodeView, why: str) -> Note:
+    return Note("Refused", f"{node.name}: {why}", node.name)
+
+
+def _begin_dead(
+    node: NodeView,
+    snapshot: Snapshot,
+    policy: RepairPolicy,
+    budget: _Budget,
+    breakers: Mapping[str, tuple[str, ...]],
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    how = (
+        f"its machine is {node.instance_status.value}"
+        if node.instance_status in _OFF
+        else f"no heartbeat for {_age(node, snapshot)} and neither ssh nor slurmd answers"
+    )
+    message = f"{node.name} is dead: {how}"
+    cause, action = DEAD_CAUSE, _dead_action(policy)
+    if node.said_goodbye:
+        message, cause, action = f"{node.name} was shut down in an orderly way", SHUTDOWN_CAUSE, Action.REBOOT
+    if cause in breakers:
+        return [], [_refused(node, f"{message}, but the breaker is open for dead nodes")], IDLE_WAKE
+    if node.availability is not Availability.DOWN and not budget.allows_more_unhealthy():
+        return [], [_refused(node, f"{message}, but too many nodes are out of service already")], IDLE_WAKE
+    repair = _new_repair(node, RepairStatus.FENCING, cause, message, action, snapshot.now)
+    if node.availability is not Availability.DOWN:
+        budget.unhealthy += 1
+    actions: list[do.Action] = [_save(repair, message)]
+    actions += _fence_and_down(node, repair)
+    return actions, [], timedelta(milliseconds=100)
+
+
+def _age(node: NodeView, snapshot: Snapshot) -> str:
+    if node.heartbeat_at is None:
+        return "as long as we listen"
+    return f"{(snapshot.now - node.heartbeat_at).total_seconds():.1f} s"
+
+
+def _fence_and_down(node: NodeView, repair: Repair) -> list[do.Action]:
+    """Power the machine off first: the job must not start elsewhere while the old one may still write."""
+    actions: list[do.Action] = []
+    if node.instance_status not in _OFF and repair.instance_id:
+        actions.append(do.FenceInstance(repair.message, node.name, repair.instance_id))
+    if not _is_marked_down(node):
+        reason = drain_reason(repair.cause, repair.message, "node", repair.instance_id, repair.boot_id)
+        actions.append(do.MarkDown(reason, node.name, repair.instance_id))
+    return actions
+
+
+def _is_marked_down(node: NodeView) -> bool:
+    """DOWN alone is not enough: a live node may register again and take the job back (ReturnToService)."""
+    return node.availability is Availability.DOWN and (node.is_drained or node.drain_owner is DrainOwner.PERSON)
+
+
+def _begin_fatal(
+    node: NodeView,
+    fatal: tuple[Finding, ...],
+    snapshot: Snapshot,
+    policy: RepairPolicy,
+    budget: _Budget,
+    breakers: Mapping[str, tuple[str, ...]],
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    action = strongest_action(fatal)
+    worst = max(fatal, key=lambda f: (f.action is action, f.is_hard, f.key))
+    cause = f"{worst.check}/{worst.code}"
+    if node.drain_owner is DrainOwner.PERSON:
+        return (
+            [],
+            [Note("PersonsDrain", f"{cause} on a node that {node.reason_by} drained: left alone", node.name)],
+            IDLE_WAKE,
+        )
+    if cause in breakers:
+        return [], [_refused(node, f"{cause}, but the breaker is open for it")], IDLE_WAKE
+    if not node.is_drained and node.availability is not Availability.DOWN and not budget.allows_more_unhealthy():
+        return [], [_refused(node, f"{cause}, but too many nodes are out of service already")], IDLE_WAKE
+    if action is Action.REPLACE and policy.reboot_first and not worst.is_hard:
+        action = Action.REBOOT
+    repair = _new_repair(node, RepairStatus.DRAINING, cause, worst.message, action, snapshot.now)
+    budget.unhealthy += 1
+    reason = drain_reason(cause, worst.message, worst.whose.value, repair.instance_id, node.boot_id)
+    actions: list[do.Action] = [_save(repair, worst.message)]
+    if not node.is_drained:
+        actions.append(do.DrainNode(reason, node.name))
+    return actions, [], timedelta(milliseconds=100)
+
+
+def _draining(
+    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: _Budget
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    now = snapshot.now
+    if is_dead(node, policy, snapshot):
+        moved = repair.moved(RepairStatus.FENCING, now, action=_machine_action(repair))
+        return [_save(moved, f"{node.name} died while draining"), *_fence_and_down(node, moved)], [], timedelta(0)
+    is_admins = repair.cause.startswith("admin/")
+    fatal = fatal_findings(node)
+    if not is_admins and not fatal and node.heartbeat_at is not None and not is_silent(node, policy, snapshot):
+        actions: list[do.Action] = []
+        if node.drain_owner is DrainOwner.OURS:
+            actions.append(do.UndrainNode(f"{repair.cause} is over", node.name))
+        actions.append(do.EndRepair(f"{repair.cause} is over", node.name))
+        return actions, [], timedelta(0)
+    actions = []
+    if not node.is_drained:
+        reason = drain_reason(repair.cause, repair.message, "node", repair.instance_id, repair.boot_id)
+        actions.append(do.DrainNode(reason, node.name))
+    if node.jobs or node.is_completing or not node.is_drained:
+        note = Note("Draining", f"{node.name} waits for {len(node.jobs)} jobs to leave: {repair.message}", node.name)
+        return actions, [note], timedelta(milliseconds=500)
+    if fatal:
+        # What the machine suffers from now decides, not what began the drain.
+        repair = replace(repair, action=strongest_action((*fatal,)) if not is_admins else repair.action)
+    if repair.action not in (Action.REBOOT, Action.REPLACE):
+        return actions, [Note("Drained", f"{node.name} is kept out of work: {repair.message}", node.name)], IDLE_WAKE
+    if not is_admins and not budget.allows_repair():
+        return actions, [_refused(node, "its repair waits: as many as allowed are under way")], IDLE_WAKE
+    budget.under_repair += 0 if is_admins else 1
+    return [*actions, *_start_machine_action(repair, now)], [], timedelta(milliseconds=200)
+
+
+def _machine_action(repair: Repair) -> Action:
+    return repair.action if repair.action in (Action.REBOOT, Action.REPLACE) else Action.REPLACE
+
+
+def _start_machine_action(repair: Repair, now: datetime) -> list[do.Action]:
+    if repair.action is Action.REBOOT and not repair.was_rebooted:
+        moved = repair.moved(RepairStatus.REBOOTING, now, was_rebooted=True, attempt=1)
+        return [
+            _save(moved, f"rebooting: {repair.message}"),
+            do.RebootInstance(repair.message, repair.node, repair.instance_id, 1),
+        ]
+    moved = repair.moved(RepairStatus.REPLACING, now, action=Action.REPLACE, attempt=1)
+    return [
+        _save(moved, f"replacing: {repair.message}"),
+        do.ReplaceInstance(repair.message, repair.node, repair.instance_id, 1),
+    ]
+
+
+def _fencing(
+    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: _Budget
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    if node.instance_id and node.instance_id != repair.instance_id:
+        moved = repair.moved(RepairStatus.CHECKING, snapshot.now)
+        return [_save(moved, "another machine is in the slot already")], [], timedelta(0)
+    actions = _fence_and_down(node, repair)
+    if actions or node.jobs or node.is_completing:
+        return actions, [], timedelta(milliseconds=200)
+    # This repair is counted in the budget already.
+    if (
+        budget.under_repair > policy.max_parallel_repaired
+        and _older_repairs(node, snapshot) >= policy.max_parallel_repaired
+    ):
+        return [], [_refused(node, "its repair waits: as many as allowed are under way")], IDLE_WAKE
+    return _start_machine_action(replace(repair, action=_machine_action(repair)), snapshot.now), [], timedelta(0)
+
+
+def _older_repairs(node: NodeView, snapshot: Snapshot) -> int:
+    """Count repairs of machines under way that come before this one (by begin, then by name)."""
+    mine = node.repair
+    assert mine is not None
+    return sum(
+        1
+        for other in snapshot.nodes
+        if other.repair is not None
+        and other.name != node.name
+        and other.repair.status in _MACHINE_PHASES
+        and (
+            other.repair.status is not RepairStatus.FENCING
+            or (other.repair.since, other.name) < (mine.since, node.name)
+        )
+    )
+
+
+def _rebooting(
+    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    now = snapshot.now
+    if node.boot_id and node.boot_id != repair.boot_id and not is_silent(node, policy, snapshot):
+        return [_save(repair.moved(RepairStatus.CHECKING, now), "it has booted again")], [], timedelta(0)
+    if now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
+        return _start_machine_action(replace(repair, action=Action.REPLACE), now), [], timedelta(0)
+    again = do.RebootInstance(repair.message, node.name, repair.instance_id, repair.attempt)
+    return [again], [Note("Rebooting", _progress(node, repair, policy, now), node.name)], timedelta(seconds=1)
+
+
+def _progress(node: NodeView, repair: Repair, policy: RepairPolicy, now: datetime) -> str:
+    since = int((now - repair.since).total_seconds())
+    error = f", last error: {repair.last_error}" if repair.last_error else ""
+    tries = f"try {repair.attempt} of {policy.replace_attempts}, " if repair.status is RepairStatus.REPLACING else ""
+    return f"{repair.status.value} ({tries}since {since} s{error})"
+
+
+def _replacing(
+    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    now = snapshot.now
+    is_new = bool(node.instance_id) and node.instance_id != repair.instance_id
+    if is_new and node.instance_status is InstanceStatus.RUNNING:
+        return [_save(repair.moved(RepairStatus.CHECKING, now), "the new machine runs")], [], timedelta(0)
+    if is_new and node.instance_status is InstanceStatus.FAILED:
+        return _next_try(node, repair, snapshot, policy, "the new machine's birth failed")
+    if now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
+        return _next_try(node, repair, snapshot, policy, "no new machine in time")
+    again = do.ReplaceInstance(repair.message, node.name, repair.instance_id, repair.attempt)
+    return [again], [Note("Replacing", _progress(node, repair, policy, now), node.name)], timedelta(milliseconds=500)
+
+
+def _next_try(
+    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, error: str
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    """Try with another machine after a delay, or hold the node for a person when the tries are used up."""
+    now = snapshot.now
+    error = repair.last_error or error
+    if repair.attempt >= policy.replace_attempts:
+        held = repair.moved(RepairStatus.HELD, now, last_error=error)
+        return [_save(held, f"gave up after {repair.attempt} tries: {error}")], [], IDLE_WAKE
+    delay = delay_after(repair.attempt, first=timedelta(seconds=5), most=timedelta(minutes=5))
+    left = repair.changed_at + delay - now
+    if left > timedelta(0):
+        return [], [Note("Waiting", _progress(node, repair, policy, now), node.name)], left
+    again = repair.moved(
+        RepairStatus.REPLACING,
+        now,
+        instance_id=node.instance_id or repair.instance_id,
+        attempt=repair.attempt + 1,
+        last_error=error,
+    )
+    act = do.ReplaceInstance(f"next try after: {error}", node.name, again.instance_id, again.attempt)
+    return [_save(again, act.reason), act], [], timedelta(0)
+
+
+def _checking(
+    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    now = snapshot.now
+    fatal = fatal_findings(node)
+    is_fresh = node.heartbeat_at is not None and not is_silent(node, policy, snapshot)
+    is_same_machine = not node.instance_id or node.agent_instance_id in ("", node.instance_id)
+    is_new_machine = repair.status is RepairStatus.CHECKING and node.heartbeat_at is not None
+    if is_fresh and is_same_machine and is_new_machine and node.is_ready and not fatal:
+        if node.drain_owner is DrainOwner.PERSON and not parse_admin_action(node.reason):
+            return [do.EndRepair("repaired; a person's drain stays", node.name)], [], IDLE_WAKE
+        # Parking comes before undraining, so that no job can slip in between.
+        actions: list[do.Action] = []
+        if _should_park(node, snapshot, policy):
+            actions.append(do.ParkSpare("back from repair; it becomes the spare", node.name, node.partition))
+        if node.is_drained or node.availability is Availability.DOWN:
+            actions.append(do.UndrainNode("passed its checks", node.name))
+        actions.append(do.EndRepair(f"{node.name} takes work again", node.name))
+        return actions, [], timedelta(0)
+    if node.instance_status is InstanceStatus.FAILED or (fatal and repair.action is Action.REPLACE):
+        return _next_try(node, repair, snapshot, policy, fatal[0].message if fatal else "the machine's birth failed")
+    if fatal:
+        moved = repair.moved(RepairStatus.DRAINING, now, action=strongest_action(fatal), message=fatal[0].message)
+        return [_save(moved, fatal[0].message)], [], timedelta(0)
+    if node.instance_status in _OFF or (
+        now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s) and not node.is_ready
+    ):
+        if repair.cause == "node/Returned" and node.instance_status not in _OFF:
+            note = Note("NotReady", f"{node.name} came back but does not pass its basic checks", node.name)
+            return [], [note], IDLE_WAKE
+        return _next_try(node, repair, snapshot, policy, "the new machine did not become ready in time")
+    return [], [Note("Checking", _progress(node, repair, policy, now), node.name)], timedelta(milliseconds=500)
+
+
+def _held(node: NodeView, repair: Repair, snapshot: Snapshot) -> tuple[list[do.Action], list[Note], timedelta]:
+    if node.instance_id and node.instance_id != repair.instance_id and node.instance_status is InstanceStatus.RUNNING:
+        moved = repair.moved(RepairStatus.CHECKING, snapshot.now)
+        return [_save(moved, "a person brought another machine")], [], timedelta(0)
+    note = Note("Held", f"{node.name} waits for a person: {repair.message}; last error: {repair.last_error}", node.name)
+    return [], [note], IDLE_WAKE
+
+
+def _is_usable(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
+    return (
+        node.repair is None
+        and node.availability is Availability.UP
+        and not node.is_drained
+        and node.is_responding
+        and node.is_ready
+        and not is_silent(node, policy, snapshot)
+        and node.instance_status in (InstanceStatus.RUNNING, InstanceStatus.UNKNOWN)
+        and not fatal_findings(node)
+    )
+
+
+def _group(snapshot: Snapshot, group: str) -> list[NodeView]:
+    return sorted((n for n in snapshot.nodes if n.role is Role.WORKER and n.group == group), key=lambda n: n.name)
+
+
+def _should_park(node: NodeView, snapshot: Snapshot, policy: RepairPolicy) -> bool:
+    spares = (policy.spare_count or {}).get(node.group, 0)
+    if not spares or not node.in_partition:
+        return False
+    members = _group(snapshot, node.group)
+    in_use = [n for n in members if n.in_partition and n.name != node.name and _is_usable(n, policy, snapshot)]
+    return len(in_use) >= len(members) - spares
+
+
+def decide_spares(snapshot: Snapshot, policy: RepairPolicy) -> tuple[list[do.NodeAction], list[Note]]:
+    """Bring a spare into the partition for each node that it lacks, and park idle ones that are too many.
+
+    Pure; moves one node a group and tick in the direction "too many", because a parked node is taken from users.
+    """
+    actions: list[do.NodeAction] = []
+    notes: list[Note] = []
+    if not snapshot.is_complete:
+        return actions, notes
+    for group, spares in sorted((policy.spare_count or {}).items()):
+        members = _group(snapshot, group)
+        if not spares or not members:
+            continue
+        wanted = len(members) - spares
+        usable = [n for n in members if _is_usable(n, policy, snapshot)]
+        in_use = [n for n in usable if n.in_partition]
+        waiting = [n for n in usable if not n.in_partition]
+        lacking = wanted - len(in_use)
+        for node in waiting[: max(lacking, 0)]:
+            actions.append(
+                do.UseSpare(f"{group} has {len(in_use)} of {wanted} nodes in use", node.name, node.partition)
+            )
+        if lacking > len(waiting):
+            missing = lacking - len(waiting)
+            notes.append(Note("NoSpare", f"{group} lacks {missing} of {wanted} nodes and has no spare left"))
+        if lacking < 0:
+            idle = [n for n in in_use if not n.jobs and not n.is_completing]
+            for node in idle[-1:]:
+                actions.append(do.ParkSpare(f"{group} has more nodes in use than asked", node.name, node.partition))
+    return actions, notes
+
+
+def unhealthy_limit(workers: int, policy: RepairPolicy) -> int:
+    """Return how many workers may be out of service before repairs stop; at least one."""
+    return max(1, math.floor(workers * policy.max_unhealthy_percentage / 100))

@@ -1,0 +1,480 @@
+"""Decide whether a job is started again, where not, and when to give up.
+
+Owns the life of an armed job over its attempts. State changes (``update_record``) and due actions
+(``decide_resume``) are apart; both only compute. A job that is not armed gets no action at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from hyperpod.core import plan as do
+from hyperpod.core.job import (
+    BATCH_STEP,
+    INTERACTIVE_STEP,
+    Attempt,
+    ExitCause,
+    JobRecord,
+    JobStatus,
+    JobView,
+    TaskExit,
+)
+from hyperpod.core.node import NodeView, RepairStatus
+from hyperpod.core.plan import Note, Plan
+from hyperpod.core.policy import ResumePolicy
+from hyperpod.core.repair import DEAD_CAUSE, IDLE_WAKE, SHUTDOWN_CAUSE, fatal_findings
+from hyperpod.core.snapshot import JobFacts, Snapshot
+
+SOON = timedelta(milliseconds=200)
+"""Sleep while a job is between two states that Slurm passes through quickly."""
+
+DEAD_CAUSES = (DEAD_CAUSE, SHUTDOWN_CAUSE)
+NO_FACTS = JobFacts()
+_SIGTERM = 15
+
+
+@dataclass(frozen=True)
+class ResumeDecision:
+    """What happens with one job: the new record (when it changed), the actions, and why."""
+
+    record: JobRecord
+    actions: tuple[do.Action, ...] = ()
+    notes: tuple[Note, ...] = ()
+    wake_after: timedelta = IDLE_WAKE
+
+
+def first_failure(facts: JobFacts, restart_count: int) -> TaskExit | None:
+    """Return the failure that came first in this attempt, before those that it dragged along.
+
+    Exits by SIGTERM and steps that we killed ourselves follow others; they count only when nothing else failed.
+    """
+    own = [e for e in facts.exits if e.restart_count == restart_count and e.is_failure]
+    causes = [e for e in own if e.signal != _SIGTERM and e.step_id != BATCH_STEP]
+    tasks = [e for e in own if e.step_id != BATCH_STEP]
+    return min(causes or tasks or own, key=lambda e: (e.time, e.rank), default=None)
+
+
+def _signature(view: JobView, failure: TaskExit | None) -> str:
+    if failure is None:
+        return f"batch:{view.exit_code}:{view.exit_signal}"
+    what = "batch" if failure.step_id == BATCH_STEP else "task"
+    return f"{what}:{failure.exit_code or 0}:{failure.signal or 0}"
+
+
+def _dead_nodes(attempt: Attempt, nodes: Mapping[str, NodeView]) -> list[NodeView]:
+    """Return the attempt's nodes that died during it: their machine was fenced or is being replaced as dead."""
+    dead = []
+    for name, instance in zip(attempt.nodes, attempt.instance_ids, strict=False):
+        node = nodes.get(name)
+        repair = node.repair if node else None
+        if node is None or repair is None:
+            continue
+        if repair.cause in DEAD_CAUSES and (not instance or repair.instance_id in ("", instance)):
+            dead.append(node)
+    return dead
+
+
+def _unhealthy_nodes(
+    attempt: Attempt, nodes: Mapping[str, NodeView], snapshot: Snapshot, policy: ResumePolicy
+) -> list[NodeView]:
+    """Return the attempt's nodes whose own FATAL findings may explain its end."""
+    oldest = snapshot.now - timedelta(seconds=policy.evidence_before_s)
+    if attempt.started_at is not None:
+        oldest = min(oldest, attempt.started_at)
+    bad = []
+    for name in attempt.nodes:
+        node = nodes.get(name)
+        if node is None:
+            continue
+        is_explained = any(f.since is None or f.since >= oldest for f in fatal_findings(node))
+        is_leaving = node.repair is not None and node.repair.status is RepairStatus.DRAINING
+        if is_explained or is_leaving:
+            bad.append(node)
+    return bad
+
+
+def classify(
+    view: JobView,
+    attempt: Attempt,
+    facts: JobFacts,
+    nodes: Mapping[str, NodeView],
+    snapshot: Snapshot,
+    policy: ResumePolicy,
+) -> tuple[ExitCause, str, str]:
+    """Say why an attempt ended: cause, sentence with the evidence, signature.
+
+    Pure. Slurm's own word comes first (a cancelled job is cancelled whatever signals its tasks saw), then hard
+    facts about its nodes, then the exits of its tasks.
+    """
+    status = view.status
+    failure = first_failure(facts, attempt.restart_count)
+    signature = _signature(view, failure)
+    if status is JobStatus.CANCELLED:
+        return ExitCause.USER_CANCELLED, "it was cancelled", ""
+    if status in (JobStatus.TIMEOUT, JobStatus.DEADLINE):
+        return ExitCause.TIME_LIMIT, "its time limit was reached", ""
+    if status is JobStatus.PREEMPTED:
+        return ExitCause.PREEMPTED, "it was preempted", ""
+    dead = _dead_nodes(attempt, nodes)
+    if dead:
+        return ExitCause.NODE_DEAD, "; ".join(n.repair.message for n in dead if n.repair), ""
+    if status is JobStatus.NODE_FAIL:
+        return ExitCause.NODE_DEAD, "Slurm ended it because a node failed", ""
+    if status is JobStatus.COMPLETED:
+        killed = failure is not None and failure.signal is not None and failure.signal != _SIGTERM
+        if failure is None or not killed or failure.step_id == BATCH_STEP:
+            return ExitCause.COMPLETED, "it completed", ""
+        if _later_step_succeeded(facts, failure):
+            return ExitCause.COMPLETED, "it completed after a step of it was killed", ""
+        return ExitCause.APPLICATION, f"{failure.sentence}; the script's own status 0 hides it", signature
+    bad = _unhealthy_nodes(attempt, nodes, snapshot, policy)
+    if bad:
+        why = "; ".join(f"{n.name}: {_why_bad(n)}" for n in bad)
+        return ExitCause.NODE_UNHEALTHY, why, ""
+    if status is JobStatus.BOOT_FAIL:
+        return ExitCause.LAUNCH_FAILED, "a node did not boot for it", ""
+    if status is JobStatus.OUT_OF_MEMORY:
+        return ExitCause.OUT_OF_MEMORY, "it used more memory than it had asked for", signature
+    if status is JobStatus.FAILED:
+        sentence = failure.sentence if failure else _batch_sentence(view)
+        return ExitCause.APPLICATION, sentence, signature
+    if failure is not None and failure.signal != _SIGTERM:
+        return ExitCause.APPLICATION, failure.sentence, signature
+    return ExitCause.OTHER, "it was requeued by somebody else", ""
+
+
+def _why_bad(node: NodeView) -> str:
+    fatal = fatal_findings(node)
+    if fatal:
+        return fatal[0].message
+    return node.repair.message if node.repair else "unhealthy"
+
+
+def _batch_sentence(view: JobView) -> str:
+    if view.exit_signal:
+        return f"the batch script was killed by signal {view.exit_signal}"
+    return f"the batch script exited with status {view.exit_code}"
+
+
+def _later_step_succeeded(facts: JobFacts, failure: TaskExit) -> bool:
+    """A step that ran well after the failed one shows that the script meant to go on."""
+    same = [e for e in facts.exits if e.restart_count == failure.restart_count]
+    return any(e.step_id > failure.step_id and e.step_id >= 0 and not e.is_failure for e in same)
+
+
+def update_record(
+    record: JobRecord, view: JobView, facts: JobFacts, snapshot: Snapshot, policy: ResumePolicy
+) -> JobRecord:
+    """Bring the record up to what is seen: open the attempt that runs, close the one that has ended.
+
+    Pure and idempotent: the same view gives the same record.
+    """
+    nodes = {n.name: n for n in snapshot.nodes}
+    current = record.current
+    if current is not None and current.ended_at is None:
+        ended = view.status.is_over or view.restart_count > current.restart_count
+        if ended:
+            cause, message, signature = classify(view, current, facts, nodes, snapshot, policy)
+            closed = replace(
+                current,
+                ended_at=view.ended_at if view.status.is_over and view.ended_at else snapshot.now,
+                cause=cause,
+                message=message,
+                signature=signature,
+                failure_seen_at=current.failure_seen_at or (snapshot.now if cause is not ExitCause.COMPLETED else None),
+            )
+            record = _avoid_bad_nodes(record.with_attempt(closed), closed, nodes)
+        else:
+            record = record.with_attempt(_observed(current, view, facts, snapshot))
+    current = record.current
+    is_running = view.status in (JobStatus.RUNNING, JobStatus.CONFIGURING, JobStatus.SUSPENDED)
+    if is_running and (current is None or view.restart_count > current.restart_count):
+        number = view.restart_count + 1
+        started = Attempt(number=number, restart_count=view.restart_count)
+        record = record.with_attempt(_observed(started, view, facts, snapshot))
+    elif (
+        view.status.is_over
+        and current is not None
+        and current.ended_at is not None
+        and view.restart_count > current.restart_count
+    ):
+        # It ran and ended between two looks.
+        missed = Attempt(view.restart_count + 1, view.restart_count, view.started_at, view.nodes)
+        record = update_record(record.with_attempt(missed), view, facts, snapshot, policy)
+    current = record.current
+    if current is not None and current.ended_at is not None and facts.scanned_attempt == current.number:
+        record = record.with_attempt(replace(current, last_step=facts.scan_step))
+    return record
+
+
+def _observed(attempt: Attempt, view: JobView, facts: JobFacts, snapshot: Snapshot) -> Attempt:
+    machines = {n.name: n.instance_id for n in snapshot.nodes}
+    names = attempt.nodes or view.nodes
+    failure = first_failure(facts, attempt.restart_count)
+    return replace(
+        attempt,
+        nodes=names,
+        instance_ids=attempt.instance_ids or tuple(machines.get(n, "") for n in names),
+        started_at=attempt.started_at or view.started_at,
+        first_task_at=attempt.first_task_at or facts.first_tasks.get(attempt.restart_count),
+        failure_seen_at=attempt.failure_seen_at or (snapshot.now if failure else None),
+    )
+
+
+def _avoid_bad_nodes(record: JobRecord, attempt: Attempt, nodes: Mapping[str, NodeView]) -> JobRecord:
+    """Remember the machines that ended this attempt; by instance id, so that a replaced machine counts as new."""
+    if attempt.cause not in (ExitCause.NODE_DEAD, ExitCause.NODE_UNHEALTHY):
+        return record
+    avoid = dict(record.avoid)
+    for name, instance in zip(attempt.nodes, attempt.instance_ids, strict=False):
+        node = nodes.get(name)
+        if node is None or not instance:
+            continue
+        if node.repair is not None or fatal_findings(node):
+            avoid[instance] = name
+    return replace(record, avoid=avoid)
+
+
+def excluded_nodes(record: JobRecord, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the nodes that the job must not get: the user's own and those that still are a machine to avoid."""
+    machines = {n.name: n.instance_id for n in snapshot.nodes}
+    ours = {name for instance, name in record.avoid.items() if machines.get(name, instance) == instance}
+    return tuple(sorted({*record.users_excluded, *ours}))
+
+
+def decide_resume(
+    record: JobRecord, view: JobView | None, facts: JobFacts, snapshot: Snapshot, policy: ResumePolicy
+) -> ResumeDecision:
+    """Decide what to do with one job now.
+
+    Pure; same input, same decision.
+
+    Args:
+        record: What is remembered; jobs that are not armed get no action.
+        view: The job now; None when Slurm answered that it does not know it.
+        facts: Reports of the plugin and the checkpoint scan for the present attempt.
+        snapshot: The world at ``snapshot.now``.
+        policy: Limits.
+
+    Returns:
+        The record as it is now, the actions due, and notes for people. While the observation is incomplete, no
+        destructive action is due.
+    """
+    if not record.is_armed or record.verdict:
+        return ResumeDecision(record)
+    if view is None:
+        if "slurm" in snapshot.missing:
+            return ResumeDecision(record)
+        return _stop(record, "JobGone", "Slurm does not know the job any more")
+    before = record
+    record = update_record(record, view, facts, snapshot, policy)
+    if "slurm" in snapshot.missing:
+        note = Note("IncompleteObservation", "no answer from slurm: the job is left alone", job_id=record.job_id)
+        return ResumeDecision(before, notes=(note,))
+    if view.status in (JobStatus.RUNNING, JobStatus.CONFIGURING):
+        return _running(record, view, facts, snapshot, policy)
+    if view.status is JobStatus.PENDING:
+        return _pending(record, view, snapshot)
+    if view.status.is_over:
+        return _over(record, view, facts, snapshot, policy)
+    return ResumeDecision(record)
+
+
+def _stop(record: JobRecord, verdict: str, message: str) -> ResumeDecision:
+    stopped = replace(record, verdict=verdict, verdict_message=message)
+    return ResumeDecision(stopped, notes=(Note(verdict, message, job_id=record.job_id),))
+
+
+def _requeue(record: JobRecord, view: JobView, why: str, snapshot: Snapshot) -> ResumeDecision:
+    current = record.current
+    if current is not None and current.decided_at is None:
+        record = record.with_attempt(replace(current, decided_at=snapshot.now))
+    action = do.RequeueJob(why, record.job_id, view.restart_count)
+    return ResumeDecision(record, (action,), wake_after=SOON)
+
+
+def _running(
+    record: JobRecord, view: JobView, facts: JobFacts, snapshot: Snapshot, policy: ResumePolicy
+) -> ResumeDecision:
+    now = snapshot.now
+    current = record.current
+    assert current is not None
+    mine = {n.name: n for n in snapshot.nodes if n.name in view.nodes}
+    bad = [n for n in mine.values() if fatal_findings(n) and (n.repair is None or n.repair.cause not in DEAD_CAUSES)]
+    limit = record.max_attempts or policy.max_attempts
+    if bad:
+        why = "; ".join(f"{n.name}: {_why_bad(n)}" for n in sorted(bad, key=lambda n: n.name))
+        avoid = {**record.avoid, **{n.instance_id: n.name for n in bad if n.instance_id}}
+        record = replace(record, avoid=avoid)
+        if current.failure_seen_at is None:
+            record = record.with_attempt(replace(current, failure_seen_at=now))
+        if current.number >= limit:
+            return ResumeDecision(record, notes=(_used_up(record, limit, why),))
+        if any(n.repair is None for n in bad):
+            # The drain comes first: a requeued job must find the node closed.
+            note = Note("WaitsForDrain", f"a bad node is not drained yet: {why}", job_id=record.job_id)
+            return ResumeDecision(record, notes=(note,), wake_after=SOON)
+        return _requeue(record, view, why, snapshot)
+    failure = first_failure(facts, view.restart_count)
+    if failure is not None and failure.step_id not in (BATCH_STEP, INTERACTIVE_STEP):
+        # Exits are ordered by the nodes' clocks; the grace counts from when we saw it on ours.
+        seen = current.failure_seen_at or now
+        left = seen + timedelta(seconds=policy.step_kill_grace_s) - now
+        if left > timedelta(0):
+            return ResumeDecision(record, wake_after=left)
+        if record.armed_by == "step":
+            if _same_failures(record, failure, view) >= policy.same_failure_limit or current.number >= limit:
+                return ResumeDecision(record, wake_after=SOON)
+            return _requeue(record, view, failure.sentence, snapshot)
+        if (view.restart_count, failure.step_id) not in facts.killed_steps:
+            kill = do.KillStep(failure.sentence, record.job_id, view.restart_count, failure.step_id)
+            return ResumeDecision(record, (kill,), wake_after=SOON)
+        return ResumeDecision(record, wake_after=timedelta(seconds=1))
+    if failure is not None:
+        return ResumeDecision(record, wake_after=SOON)
+    started = current.started_at
+    if started is not None and current.first_task_at is None and view.status is JobStatus.RUNNING:
+        deadline = started + timedelta(seconds=policy.first_task_timeout_s)
+        heard = [n for n in mine.values() if n.is_ready and n.heartbeat_at is not None and n.heartbeat_at > started]
+        if now >= deadline and mine and len(heard) == len(mine) and snapshot.started_at < started:
+            if current.number >= limit:
+                return ResumeDecision(record, notes=(_used_up(record, limit, "no task was ever started"),))
+            return _requeue(record, view, f"no task started within {policy.first_task_timeout_s:g} s", snapshot)
+    return ResumeDecision(record)
+
+
+def _used_up(record: JobRecord, limit: int, why: str) -> Note:
+    return Note("AttemptsUsedUp", f"all {limit} attempts are used up: {why}", job_id=record.job_id)
+
+
+def _same_failures(record: JobRecord, failure: TaskExit | None, view: JobView) -> int:
+    """Count the application's equal failures in a row without progress, the present one included."""
+    signature = _signature(view, failure)
+    count = 1
+    for attempt in reversed(record.attempts):
+        if attempt.ended_at is None:
+            continue
+        if attempt.cause is None or not attempt.cause.is_applications or attempt.signature != signature:
+            break
+        if attempt.made_progress:
+            break
+        count += 1
+    return count
+
+
+def _trailing_failures(record: JobRecord) -> int:
+    """Count equal failures of the application at the end of the history, up to the last progress."""
+    count = 0
+    signature = ""
+    for attempt in reversed(record.attempts):
+        if attempt.cause is None or not attempt.cause.is_applications or attempt.made_progress:
+            break
+        if signature and attempt.signature != signature:
+            break
+        signature = attempt.signature
+        count += 1
+    return count
+
+
+def _over(
+    record: JobRecord, view: JobView, facts: JobFacts, snapshot: Snapshot, policy: ResumePolicy
+) -> ResumeDecision:
+    current = record.current
+    if current is None or current.cause is None:
+        # It ended before we saw it run.
+        return _stop(record, "NotSeen", "it ended before it was seen running")
+    cause, message = current.cause, current.message
+    limit = record.max_attempts or policy.max_attempts
+    if cause is ExitCause.COMPLETED:
+        return _stop(record, "Completed", message)
+    if cause is ExitCause.USER_CANCELLED:
+        return _stop(record, "UserCancelled", "its user or an administrator cancelled it")
+    if cause is ExitCause.TIME_LIMIT and policy.on_time_limit != "resume":
+        return _stop(record, "TimeLimit", "its time limit was reached (policy OnTimeLimit: stop)")
+    if cause is ExitCause.PREEMPTED:
+        return ResumeDecision(record, notes=(Note("Preempted", "left to Slurm's preemption", job_id=record.job_id),))
+    if current.number >= limit:
+        return _stop(record, "AttemptsUsedUp", f"all {limit} attempts are used up; the last: {message}")
+    if cause.is_applications:
+        if current.last_step is None and facts.scanned_attempt != current.number:
+            scan = do.ScanCheckpoints("was there progress?", record.job_id, current.number)
+            return ResumeDecision(record, (scan,), wake_after=SOON)
+        failures = _trailing_failures(record)
+        if failures >= policy.same_failure_limit:
+            told = f"the same failure {failures} times with no new checkpoint between: {message}"
+            return _stop(record, "ApplicationFault", told)
+    return _requeue(record, view, message, snapshot)
+
+
+def _pending(record: JobRecord, view: JobView, snapshot: Snapshot) -> ResumeDecision:
+    current = record.current
+    if current is None or current.ended_at is None or current.restart_count >= view.restart_count:
+        return ResumeDecision(record)
+    if view.is_held:
+        if "launch failed" in view.pending_message.lower() and not record.released_once:
+            release = do.ReleaseJob("its launch failed on a bad node", record.job_id)
+            return ResumeDecision(replace(record, released_once=True), (release,), wake_after=SOON)
+        note = Note("Held", f"held: {view.pending_message or view.pending_reason}", job_id=record.job_id)
+        return ResumeDecision(record, notes=(note,))
+    if current.cause in (ExitCause.OTHER, ExitCause.PREEMPTED, None):
+        return ResumeDecision(record)
+    excluded = excluded_nodes(record, snapshot)
+    expedite = do.ExpediteJob(
+        current.message,
+        record.job_id,
+        excluded=excluded,
+        start_now=view.begin_at is not None and view.begin_at > snapshot.now,
+        set_excluded=tuple(sorted(view.excluded)) != excluded,
+        top_priority=view.priority < TOP_PRIORITY,
+    )
+    if expedite.start_now or expedite.set_excluded or expedite.top_priority:
+        return ResumeDecision(record, (expedite,), wake_after=SOON)
+    if view.pending_reason in ("Resources", "Priority", "None", ""):
+        return ResumeDecision(record, wake_after=timedelta(milliseconds=500))
+    text = f"waits for {view.pending_reason}: {view.pending_message or 'no further word from Slurm'}"
+    return ResumeDecision(record, notes=(Note("CannotStart", text, job_id=record.job_id),))
+
+
+TOP_PRIORITY = 4_000_000_000
+"""Priority of a resumed job; above every computed one, below Slurm's own reserved values (2^32 - 1 and - 2)."""
+
+
+def decide_jobs(snapshot: Snapshot, policy: ResumePolicy) -> Plan:
+    """Decide for every remembered job, in the order of their ids.
+
+    Pure. Changed records come as ``SaveJob`` before the actions that rely on them.
+    """
+    views = {job.job_id: job for job in snapshot.jobs}
+    actions: list[do.Action] = []
+    notes: list[Note] = []
+    wake = IDLE_WAKE
+    for job_id in sorted(snapshot.records):
+        record = snapshot.records[job_id]
+        if not record.is_armed or record.verdict:
+            continue
+        facts = snapshot.facts.get(job_id, NO_FACTS)
+        decision = decide_resume(record, views.get(job_id), facts, snapshot, policy)
+        if decision.record != record:
+            why = decision.record.verdict_message or "its attempts are written down"
+            actions.append(do.SaveJob(why, job_id, decision.record))
+        actions += decision.actions
+        notes += decision.notes
+        wake = min(wake, decision.wake_after)
+    return Plan(tuple(actions), tuple(notes), wake)
+
+
+def is_armed_by(environment: Mapping[str, str], policy: ResumePolicy) -> tuple[str, int | None]:
+    """Read from a job's stored environment whether it is armed: (``job`` or empty, most attempts or None).
+
+    ``HYPERPOD_AUTO_RESUME`` is set by the plugin: a number, ``default``, or ``0`` for a refusal.
+    """
+    value = environment.get("HYPERPOD_AUTO_RESUME", "")
+    if value == "0":
+        return "", None
+    if value.isdigit():
+        return "job", int(value)
+    if value or policy.default:
+        return "job", None
+    return "", None

@@ -1,0 +1,60 @@
+"""Snapshots: everything observed at one moment, and whether the observation is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hyperpod.core.job import JobRecord, JobView, TaskExit
+from hyperpod.core.node import NodeView
+
+
+@dataclass(frozen=True)
+class PastRepair:
+    """A repair that was begun: which node, for what cause, when. The breaker counts these."""
+
+    node: str
+    cause: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What agents and the checkpoint scan told about the newest attempts of a job.
+
+    ``first_tasks`` says when the first task of an attempt was started, by the job's restart count (from 0);
+    ``killed_steps`` names the steps that we ended, as (restart count, step id).
+    ``scanned_attempt`` is the attempt whose end the newest scan belongs to; ``scan_step`` its newest complete
+    checkpoint's step (-1: none, None: the scan could not tell).
+    """
+
+    exits: tuple[TaskExit, ...] = ()
+    first_tasks: Mapping[int, datetime] = field(default_factory=dict)
+    scanned_attempt: int = 0
+    scan_step: int | None = None
+    killed_steps: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The world at ``now`` (aware UTC).
+
+    ``missing`` names the sources that did not answer (``slurm``, ``provider``); while one is missing, no
+    destructive action may be planned. ``started_at`` is when this controller began to listen.
+    """
+
+    now: datetime
+    started_at: datetime
+    nodes: tuple[NodeView, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    records: Mapping[int, JobRecord] = field(default_factory=dict)
+    facts: Mapping[int, JobFacts] = field(default_factory=dict)
+    history: tuple[PastRepair, ...] = ()
+    breaker_reset_at: datetime | None = None
+    missing: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """True when every source answered."""
+        return not self.missing

@@ -1,0 +1,179 @@
+"""The machine as a port: what the agent and the health checks read from it and ask of it.
+
+Files, mounts, processes and connections of the own node only; programs are run through ``run``. Every method
+that can block carries a deadline, or is called where blocking is allowed (checks run apart from the agent).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class DiskUsage:
+    """Room on one file system; a file system without an inode limit says 0 of 0."""
+
+    total_bytes: int
+    free_bytes: int
+    total_inodes: int
+    free_inodes: int
+    is_read_only: bool = False
+
+    @property
+    def free_percent(self) -> float:
+        """Share of the bytes that ordinary users can still write."""
+        return 100.0 * self.free_bytes / self.total_bytes if self.total_bytes else 100.0
+
+    @property
+    def free_inodes_percent(self) -> float:
+        """Share of the inodes that are free."""
+        return 100.0 * self.free_inodes / self.total_inodes if self.total_inodes else 100.0
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of the mount table."""
+
+    source: str
+    path: str
+    type: str
+    options: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process; ``title`` is its command line with blanks between the words."""
+
+    pid: int
+    parent: int
+    uid: int
+    name: str
+    title: str = ""
+
+
+class Contact(StrEnum):
+    """How a TCP connection attempt ended. REFUSED proves that the machine is up and can be reached."""
+
+    OPEN = "open"
+    REFUSED = "refused"
+    SILENT = "silent"
+
+    @property
+    def is_reached(self) -> bool:
+        """True when the other machine's network stack answered."""
+        return self is not Contact.SILENT
+
+
+class Credentials(Protocol):
+    """Munge, as far as a check needs it."""
+
+    def encode(self, payload: bytes) -> bytes: ...
+
+    def decode(self, credential: bytes) -> Decoded: ...
+
+
+class Decoded(Protocol):
+    """What a decoded credential says."""
+
+    @property
+    def payload(self) -> bytes: ...
+
+    @property
+    def uid(self) -> int: ...
+
+
+class Host(Protocol):
+    """The node that we run on."""
+
+    def now(self) -> datetime:
+        """Return the present moment, aware UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never go backwards."""
+        ...
+
+    def boot_id(self) -> str:
+        """Return the identity of this boot; a container that boots an init of its own has its own."""
+        ...
+
+    def booted_at(self) -> float:
+        """Return when this boot began, in seconds of the kernel's clock (``monotonic``'s); 0 on a real machine."""
+        ...
+
+    def uptime_s(self) -> float:
+        """Return how long this boot has lasted."""
+        ...
+
+    def read_text(self, path: str, limit: int = 65536) -> str:
+        """Return the beginning of a text file.
+
+        Raises:
+            OSError: if it cannot be read.
+        """
+        ...
+
+    def read_bytes(self, path: str, limit: int = 1 << 20) -> bytes:
+        """Return the beginning of a file.
+
+        Raises:
+            OSError: if it cannot be read.
+        """
+        ...
+
+    def disk(self, path: str) -> DiskUsage:
+        """Return the room on the file system that holds ``path``. Blocks while a network file system hangs.
+
+        Raises:
+            OSError: if it does not exist or does not answer.
+        """
+        ...
+
+    def mounts(self) -> Sequence[Mount]:
+        """Return the mount table; later entries cover earlier ones on the same path."""
+        ...
+
+    def try_write(self, folder: str, token: str, timeout_s: float) -> None:
+        """Write a small file in ``folder``, read it back and remove it, in a process that can be given up.
+
+        Raises:
+            CommandTimeout: if that did not end in time (the process may live on in the kernel).
+            CommandError: if it failed; the last line of its message says why.
+        """
+        ...
+
+    def run(self, argv: Sequence[str], timeout_s: float) -> str:
+        """Run a program and return its standard output.
+
+        Raises:
+            CommandError, CommandTimeout: if it failed, cannot be started or did not end in time.
+        """
+        ...
+
+    def processes(self) -> Sequence[Process]:
+        """Return every process of this node."""
+        ...
+
+    def environment(self, pid: int) -> Mapping[str, str]:
+        """Return a process's initial environment; empty when it is gone or not ours to read."""
+        ...
+
+    def cpu_count(self) -> int:
+        """Return the number of processors that are online."""
+        ...
+
+    def resolve(self, name: str) -> Sequence[str]:
+        """Return the IPv4 and IPv6 addresses of a name; empty when it does not resolve."""
+        ...
+
+    def own_addresses(self) -> Sequence[str]:
+        """Return the addresses of the node's interfaces, loopback included."""
+        ...
+
+    def connect(self, address: str, port: int, timeout_s: float) -> Contact:
+        """Try a TCP connection and close it."""
+        ...
