@@ -96,6 +96,13 @@ class MungeError(HyperpodError):
     """A munge credential could not be made, or is not acceptable."""
 
 
+class ConnectionLost(HyperpodError):
+    """The other end of a connection (agent, controller) does not answer, or went away."""
+
+    exit_code = 75
+    retry_after = timedelta(seconds=2)
+
+
 class ProviderError(HyperpodError):
     """The provider of instances (podman, EC2, SageMaker) refused a request."""
 

@@ -18,7 +18,7 @@ from hyperpod.controller.observe import REPAIR_BEGAN
 from hyperpod.controller.world import World
 from hyperpod.core import plan as do
 from hyperpod.core.job import JobStatus
-from hyperpod.core.messages import PEER_LOST
+from hyperpod.core.messages import KILL_JOB, PEER_LOST
 from hyperpod.core.node import DrainOwner, RepairStatus, owner_of_reason
 from hyperpod.core.plan import Plan
 from hyperpod.errors import HyperpodError, NotFound, SlurmError
@@ -279,7 +279,11 @@ def _expedite(world: World, action: do.ExpediteJob) -> None:
     if action.top_priority:
         world.slurm.set_top_priority(action.job_id)
     if action.start_now:
-        world.slurm.start_now(action.job_id)
+        # A het job starts when all its components may; each has its own begin time.
+        snapshot = world.last_snapshot
+        parts = [j.job_id for j in snapshot.jobs if j.het_job_id == action.job_id] if snapshot else []
+        for job_id in sorted({action.job_id, *parts}):
+            world.slurm.start_now(job_id)
 
 
 def _release(world: World, action: do.ReleaseJob) -> None:
@@ -292,6 +296,12 @@ def _kill_step(world: World, action: do.KillStep) -> None:
     world.memory.step_killed(action.job_id, action.restart_count, action.step_id)
     data = {"restart_count": action.restart_count, "step_id": action.step_id}
     _event(world, "StepEnded", f"step {action.step_id} is ended: {action.reason}", job_id=action.job_id, data=data)
+
+
+def _end_leftovers(world: World, action: do.EndLeftovers) -> None:
+    message = {"type": KILL_JOB, "job_id": action.job_id, "ended_s": action.ended_s}
+    for node in action.nodes:
+        world.agents.send(node, message)
 
 
 def _scan(world: World, action: do.ScanCheckpoints) -> None:
@@ -339,5 +349,6 @@ _EFFECTS: dict[type[do.Action], Callable[[World, Any], None]] = {
     do.ExpediteJob: _expedite,
     do.ReleaseJob: _release,
     do.KillStep: _kill_step,
+    do.EndLeftovers: _end_leftovers,
     do.ScanCheckpoints: _scan,
 }

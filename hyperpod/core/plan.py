@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from hyperpod.core.job import JobRecord
+from hyperpod.core.job import JobRecord, JobStatus
 from hyperpod.core.node import Repair
 
 
@@ -67,13 +67,12 @@ class EndRepair(NodeAction):
 
 @dataclass(frozen=True)
 class FenceInstance(NodeAction):
-    """Power a machine off so that it surely runs nothing any more."""
+    """Power a machine off so that it surely runs nothing any more.
+
+    Without a key: it is asked for again as long as the provider sees the machine run, and is harmless to repeat.
+    """
 
     instance_id: str
-
-    @property
-    def key(self) -> str:
-        return f"fence:{self.instance_id}"
 
     @property
     def is_destructive(self) -> bool:
@@ -108,14 +107,14 @@ class AnswerReason(NodeAction):
 
 @dataclass(frozen=True)
 class RebootInstance(NodeAction):
-    """Reboot the machine."""
+    """Reboot the machine, once for each repair (``repair_since``): it may need another one later in its life."""
 
     instance_id: str
-    attempt: int
+    repair_since: datetime
 
     @property
     def key(self) -> str:
-        return f"reboot:{self.instance_id}:{self.attempt}"
+        return f"reboot:{self.instance_id}:{self.repair_since.isoformat()}"
 
     @property
     def is_destructive(self) -> bool:
@@ -172,9 +171,10 @@ class SaveJob(JobAction):
 
 @dataclass(frozen=True)
 class RequeueJob(JobAction):
-    """Put a running or ended job back in its queue."""
+    """Put a running or ended job back in its queue. ``seen`` is the status in which that was decided."""
 
     restart_count: int
+    seen: JobStatus = JobStatus.RUNNING
 
     @property
     def key(self) -> str:
@@ -214,6 +214,22 @@ class KillStep(JobAction):
     @property
     def key(self) -> str:
         return f"kill-step:{self.job_id}:{self.restart_count}:{self.step_id}"
+
+    @property
+    def is_destructive(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class EndLeftovers(JobAction):
+    """End what an attempt that is over has left on its living nodes, so that the next one can start.
+
+    A surviving slurmstepd tries for many seconds to report to a node that is gone; until it gives up the job stays
+    COMPLETING. Only processes that were started before the attempt's end are touched: ``ended_s`` ago.
+    """
+
+    nodes: tuple[str, ...]
+    ended_s: float
 
     @property
     def is_destructive(self) -> bool:

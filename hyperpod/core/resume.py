@@ -420,6 +420,7 @@ def _pending(record: JobRecord, view: JobView, snapshot: Snapshot) -> ResumeDeci
         return ResumeDecision(record, notes=(note,))
     if current.cause in (ExitCause.OTHER, ExitCause.PREEMPTED, None):
         return ResumeDecision(record)
+    leftovers = _leftovers(record, current, view, snapshot)
     excluded = excluded_nodes(record, snapshot)
     expedite = do.ExpediteJob(
         current.message,
@@ -430,12 +431,35 @@ def _pending(record: JobRecord, view: JobView, snapshot: Snapshot) -> ResumeDeci
         top_priority=view.priority < TOP_PRIORITY,
     )
     if expedite.start_now or expedite.set_excluded or expedite.top_priority:
-        return ResumeDecision(record, (expedite,), wake_after=SOON)
+        return ResumeDecision(record, (*leftovers, expedite), wake_after=SOON)
+    if view.is_completing:
+        return ResumeDecision(record, leftovers, wake_after=SOON)
     if view.pending_reason in ("Resources", "Priority", "None", ""):
         return ResumeDecision(record, wake_after=timedelta(milliseconds=500))
     text = f"waits for {view.pending_reason}: {view.pending_message or 'no further word from Slurm'}"
     return ResumeDecision(record, notes=(Note("CannotStart", text, job_id=record.job_id),))
 
+
+def _leftovers(record: JobRecord, attempt: Attempt, view: JobView, snapshot: Snapshot) -> tuple[do.EndLeftovers, ...]:
+    """After a grace, end what holds a requeued job in COMPLETING; where a node died nothing there ends by itself."""
+    if not view.is_completing or attempt.ended_at is None:
+        return ()
+    is_node = attempt.cause in (ExitCause.NODE_DEAD, ExitCause.NODE_UNHEALTHY)
+    age = snapshot.now - attempt.ended_at
+    if age < (LEFTOVER_GRACE_NODE if is_node else LEFTOVER_GRACE):
+        return ()
+    alive = tuple(
+        n.name
+        for n in snapshot.nodes
+        if n.name in attempt.nodes and (n.repair is None or n.repair.cause not in DEAD_CAUSES)
+    )
+    why = f"attempt {attempt.number} is over but still holds its nodes"
+    return (do.EndLeftovers(why, record.job_id, alive, age.total_seconds()),)
+
+
+LEFTOVER_GRACE_NODE = timedelta(milliseconds=300)
+LEFTOVER_GRACE = timedelta(seconds=8)
+"""Slurm's own KillWait comes first when all nodes live: tasks may use SIGTERM to end well."""
 
 TOP_PRIORITY = 4_000_000_000
 """Priority of a resumed job; above every computed one, below Slurm's own reserved values (2^32 - 1 and - 2)."""

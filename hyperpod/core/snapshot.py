@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
 from hyperpod.core.job import JobRecord, JobView, TaskExit
 from hyperpod.core.node import NodeView
@@ -26,7 +27,8 @@ class JobFacts:
     ``first_tasks`` says when the first task of an attempt was started, by the job's restart count (from 0);
     ``killed_steps`` names the steps that we ended, as (restart count, step id).
     ``scanned_attempt`` is the attempt whose end the newest scan belongs to; ``scan_step`` its newest complete
-    checkpoint's step (-1: none, None: the scan could not tell).
+    checkpoint's step (-1: none, None: the scan could not tell). ``resumes`` says which checkpoint an attempt was
+    given, as (path, step) by restart count.
     """
 
     exits: tuple[TaskExit, ...] = ()
@@ -34,6 +36,7 @@ class JobFacts:
     scanned_attempt: int = 0
     scan_step: int | None = None
     killed_steps: frozenset[tuple[int, int]] = frozenset()
+    resumes: Mapping[int, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,3 +61,8 @@ class Snapshot:
     def is_complete(self) -> bool:
         """True when every source answered."""
         return not self.missing
+
+    @cached_property
+    def by_name(self) -> Mapping[str, NodeView]:
+        """Nodes by their names."""
+        return {n.name: n for n in self.nodes}

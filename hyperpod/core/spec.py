@@ -1,4 +1,4 @@
-"""What a cluster should be: instance groups, roles, and the policies of the ``Hyperpod:`` block.
+"""What a cluster should be: instance groups with their roles, and the policies that hold for them.
 
 Owns the typed, frozen form of a specification and the rules that bind its parts together. Reads no file:
 ``hyperpod.config`` does, and gives each mistake its line. The daemons get these policies as plain data from
@@ -7,392 +7,39 @@ Owns the typed, frozen form of a specification and the rules that bind its parts
 
 from __future__ import annotations
 
-import ipaddress
-import re
-import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from enum import StrEnum
-from typing import Annotated, Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
-from pydantic.alias_generators import to_pascal
+from pydantic import Field, model_validator
 
-from hyperpod.core.names import MAX_NAME_LENGTH, GroupName, NodeName, is_name, node_name
+from hyperpod.core.names import MAX_NAME_LENGTH, NodeName, is_name, node_name
 from hyperpod.core.node import Role
+from hyperpod.core.settings import Frozen, HyperpodBlock, Provider, plain_settings
 from hyperpod.errors import ConfigError
+
+__all__ = [
+    "DEFAULT_LOCAL_TYPE",
+    "SPARE_PARTITION",
+    "ClusterSpec",
+    "Conflict",
+    "HyperpodBlock",
+    "InstanceGroup",
+    "Lifecycle",
+    "Provider",
+    "Role",
+    "Vpc",
+    "group_conflicts",
+    "host_name_is_too_long",
+    "spec_policies",
+    "with_counts",
+]
 
 DEFAULT_LOCAL_TYPE: Final = "local.node"
 SPARE_PARTITION: Final = "hyperpod-spare"
-CHECKPOINT_FIELDS: Final = frozenset({"cluster", "user", "job_id", "job_name"})
-OWN_SLURM_PARAMETERS: Final = frozenset(
-    {
-        "accountingstorageexternalhost", "authtype", "authalttypes", "clustername", "controladdr", "controlmachine",
-        "credtype", "downnodes", "epilog", "include", "nodeaddr", "nodename", "nodeset", "partitionname",
-        "plugstackconfig", "prolog", "returntoservice", "slurmctldaddr", "slurmctldhost", "slurmctldparameters",
-        "slurmctldport", "slurmdport", "slurmdspooldir", "slurmdtimeout", "slurmduser", "slurmuser",
-        "statesavelocation",
-    }
-)  # fmt: skip
-"""Parameters of slurm.conf which repair and resume rely on; a spec may not override them (names in lower case)."""
-
-_DURATION: Final = re.compile(r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|m|h|d)?\s*")
-_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
 
-def parse_duration(value: object) -> timedelta:
-    """Return a duration given as seconds (a number) or as text with a unit: ``90s``, ``5m``, ``1h``, ``300ms``, ``2d``.
-
-    Raises:
-        ValueError: with a sentence for people, if it is anything else or negative.
-    """
-    if isinstance(value, timedelta):
-        return value
-    match = None if isinstance(value, bool) else _DURATION.fullmatch(str(value))
-    if match is None or not isinstance(value, int | float | str):
-        raise ValueError(f"must be a duration such as 90, 90s, 5m or 1h, got {value!r}")
-    seconds = float(match["number"]) * _UNIT_S[match["unit"]]
-    if seconds > 366 * 86400:
-        raise ValueError(f"must be a duration of at most a year, got {value!r}")
-    return timedelta(seconds=seconds)
-
-
-def _refuse_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError(f"must be a number, got {'on' if value else 'off'}")
-    return value
-
-
-def _refuse_number(value: object) -> object:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        raise ValueError(f"must be on or off, got {value!r}")
-    return value
-
-
-Duration = Annotated[
-    timedelta,
-    BeforeValidator(parse_duration),
-    PlainSerializer(timedelta.total_seconds, return_type=float, when_used="json"),
-]
-Whole = Annotated[int, BeforeValidator(_refuse_bool)]
-Switch = Annotated[bool, BeforeValidator(_refuse_number)]
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class _Block(_Frozen):
-    """A part of the ``Hyperpod:`` block: CamelCase in the file, snake_case in Python."""
-
-    model_config = ConfigDict(alias_generator=to_pascal)
-
-
-class Provider(StrEnum):
-    """Who makes the instances."""
-
-    LOCAL = "local"
-    EC2 = "ec2"
-    SAGEMAKER = "sagemaker"
-
-
-class RepairAction(StrEnum):
-    """What is done to an instance that a finding calls broken; AWS's words."""
-
-    REPLACE = "Replace"
-    REBOOT = "Reboot"
-
-
-class OnTimeLimit(StrEnum):
-    """What happens to an armed job that reached its own time limit."""
-
-    STOP = "stop"
-    RESUME = "resume"
-
-
-class LocalImage(StrEnum):
-    """Which image local nodes boot."""
-
-    BASE = "base"
-    TORCH = "torch"
-
-
-class SlurmPolicy(_Block):
-    """How Slurm is set up: ``Hyperpod.Slurm``."""
-
-    default_partition: str | None = Field(
-        None,
-        description="Partition of jobs that name none. Default: the partition of the first worker group, so that a "
-        "cluster with one partition needs no setting.",
-    )
-    slurmd_timeout: Duration = Field(
-        timedelta(seconds=300),
-        ge=timedelta(seconds=5),
-        le=timedelta(seconds=65533),
-        description="Seconds until slurmctld by itself calls a silent node down. Default 300, Slurm's own: the agents' "
-        "heartbeats find dead nodes much earlier, this is only the net below them.",
-    )
-    job_default_time: Duration | None = Field(
-        None,
-        ge=timedelta(seconds=60),
-        description="Time limit of jobs that give none (the partitions' DefaultTime). Default: none, as stock.",
-    )
-    parameters: Mapping[str, str] = Field(
-        default_factory=dict,
-        description="More lines for slurm.conf, parameter to value. Default: none. Parameters that repair and resume "
-        "rely on (ClusterName, SlurmctldHost, PlugStackConfig, ...) are refused.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _parameters_are_text(cls, data: Any) -> Any:
-        for key in ("Parameters", "parameters"):
-            if isinstance(data, dict) and isinstance(data.get(key), dict):
-                values = data[key].items()
-                data = data | {key: {name: _slurm_value(value) for name, value in values}}
-        return data
-
-    @model_validator(mode="after")
-    def _parameters_are_ours_to_give(self) -> Self:
-        seen: dict[str, str] = {}
-        for name, value in self.parameters.items():
-            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", name):
-                raise ValueError(f"Parameters: {name!r} is not the name of a slurm.conf parameter")
-            if name.lower() in OWN_SLURM_PARAMETERS:
-                raise ValueError(f"Parameters: {name} is set by hyperpod and cannot be given here")
-            if name.lower() in seen:
-                raise ValueError(f"Parameters: {seen[name.lower()]} and {name} are the same parameter for Slurm")
-            if not value.isprintable() or "#" in value:
-                raise ValueError(f"Parameters: the value of {name} must be one line of text without '#'")
-            seen[name.lower()] = name
-        return self
-
-
-class CheckPolicy(_Block):
-    """Settings of one health check: ``Hyperpod.Health.Checks.<name>``."""
-
-    enabled: Switch = Field(True, description="Whether the check runs. Default on.")
-    observe_only: Switch = Field(
-        False, description="Report what the check finds, but let it drain nothing. Default off; on to try a new check."
-    )
-    interval: Duration | None = Field(
-        None,
-        ge=timedelta(seconds=1),
-        description="Seconds between two runs. Default: Health.Interval.",
-    )
-
-
-class HealthPolicy(_Block):
-    """How the agents look at their nodes: ``Hyperpod.Health``."""
-
-    interval: Duration = Field(
-        timedelta(seconds=30),
-        ge=timedelta(seconds=1),
-        description="Seconds between two runs of a check with no interval of its own. Default 30: a pass costs "
-        "milliseconds, and what must be seen sooner (lost heartbeats, task exits, kernel lines) is no periodic check.",
-    )
-    checks: Mapping[str, CheckPolicy] = Field(
-        default_factory=dict,
-        description="Settings per check, by the names in 'hyperpod health'. Default: every check runs and counts.",
-    )
-
-
-class RepairPolicy(_Block):
-    """What may be repaired, how and how much at a time: ``Hyperpod.Repair``."""
-
-    enabled: Switch = Field(
-        True, description="Whether instances are rebooted or replaced. Default on; off still drains bad nodes."
-    )
-    action: RepairAction = Field(
-        RepairAction.REPLACE,
-        description="What is done to a dead node, and for findings that name no action: Replace or Reboot. "
-        "Default Replace, the only cure for hardware.",
-    )
-    reboot_first: Switch = Field(
-        False,
-        description="Reboot once before a replacement, unless the finding says hardware. Default off: a replacement "
-        "surely ends the fault, and spares carry the jobs meanwhile.",
-    )
-    max_unhealthy_percentage: Whole = Field(
-        50,
-        ge=0,
-        le=100,
-        description="Nothing more is repaired while more than this share of the workers is out of service (percent). "
-        "Default 50: more at a time is a fault of the site, not of nodes.",
-    )
-    max_parallel_repaired: Whole = Field(
-        2,
-        ge=1,
-        description="Machines being rebooted, replaced or checked at a time. Default 2: one bad repair cannot spread, "
-        "one slow repair does not stop the next.",
-    )
-    breaker_nodes: Whole = Field(
-        3,
-        ge=1,
-        description="So many nodes with one cause within BreakerWindow stop repairs until a person closes the breaker. "
-        "Default 3: two may be chance.",
-    )
-    breaker_window: Duration = Field(
-        timedelta(hours=1), ge=timedelta(seconds=10), description="Window of BreakerNodes. Default 1h."
-    )
-    replace_attempts: Whole = Field(
-        3, ge=1, le=100, description="Replacements tried for one node before it is held for a person. Default 3."
-    )
-    replace_timeout: Duration = Field(
-        timedelta(minutes=15),
-        ge=timedelta(seconds=10),
-        description="A new machine that is not ready by then counts as a failed try. Default 15m: three times what a "
-        "machine with large scripts needs.",
-    )
-    first_contact_grace: Duration = Field(
-        timedelta(seconds=10),
-        ge=timedelta(seconds=1),
-        description="After its own start the controller waits this long for agents before it calls one silent. "
-        "Default 10: agents reconnect within seconds.",
-    )
-
-
-class ResumePolicy(_Block):
-    """How jobs are brought back: ``Hyperpod.Resume``."""
-
-    default: Switch = Field(
-        False,
-        description="Whether jobs are armed that say nothing (on or off). Default off: a job not written for it "
-        "must not start twice.",
-    )
-    max_attempts: Whole = Field(
-        10,
-        ge=1,
-        le=10000,
-        description="Attempts of a job armed without a number, the first one counted. Default 10: weeks of training "
-        "survive, a broken job does not run for ever.",
-    )
-    checkpoint_dir: str = Field(
-        "/fsx/checkpoints/{user}/{job_name}-{job_id}",
-        description="Directory of a job's checkpoints when the job names none; {cluster}, {user}, {job_id} and "
-        "{job_name} are filled in. Default below /fsx, which every node sees, and apart for each job.",
-    )
-    on_time_limit: OnTimeLimit = Field(
-        OnTimeLimit.STOP,
-        description="stop or resume when its own time limit ended the job. Default stop: the limit is the user's word.",
-    )
-    step_kill_grace: Duration = Field(
-        timedelta(seconds=0.3),
-        le=timedelta(minutes=10),
-        description="Seconds between SIGTERM and SIGKILL when the step of a lost rank is ended. Default 0.3: its "
-        "collective operations cannot finish any more.",
-    )
-    same_failure_limit: Whole = Field(
-        2,
-        ge=1,
-        le=1000,
-        description="Equal failures without a new checkpoint between them until the job is stopped. Default 2: once "
-        "may be chance.",
-    )
-    lease: Duration = Field(
-        timedelta(seconds=10),
-        ge=timedelta(seconds=1),
-        description="Seconds an agent waits without its controller before it kills job processes, so that a node cut "
-        "off cannot write beside the next attempt. Default 10: a controller's restart takes less.",
-    )
-    heartbeat_interval: Duration = Field(
-        timedelta(seconds=1),
-        ge=timedelta(seconds=0.1),
-        description="Seconds between two heartbeats of an agent. Default 1.",
-    )
-    heartbeat_misses: Whole = Field(
-        3,
-        ge=1,
-        le=1000,
-        description="Heartbeats missing in a row until a node is suspected and a second opinion is taken. Default 3.",
-    )
-    evidence_before: Duration = Field(
-        timedelta(minutes=10),
-        description="Findings that began up to this long before a failure count as its cause. Default 10m: memory "
-        "errors show some minutes before the crash.",
-    )
-    first_task_timeout: Duration = Field(
-        timedelta(minutes=2),
-        ge=timedelta(seconds=1),
-        description="A job that is running for so long without a started task counts as a failed launch. Default 2m: "
-        "prologs and large images need a while.",
-    )
-
-    @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
-        suspected = self.heartbeat_interval * self.heartbeat_misses
-        if self.lease < suspected:
-            raise ValueError(
-                f"Lease ({self.lease.total_seconds():g} s) must be at least HeartbeatInterval x HeartbeatMisses "
-                f"({suspected.total_seconds():g} s)"
-            )
-        check_checkpoint_template(self.checkpoint_dir)
-        return self
-
-
-class LocalPolicy(_Block):
-    """The nodes on this machine: ``Hyperpod.Local`` (provider ``local`` only)."""
-
-    cpus_per_node: Whole | None = Field(
-        None, ge=1, le=4096, description="CPUs that Slurm counts on a node. Default: all CPUs of this machine."
-    )
-    memory_per_node: Whole = Field(
-        1024,
-        ge=256,
-        description="MiB of memory that Slurm counts on a node. Default 1024: a small PyTorch job fits, and 16 nodes "
-        "fit on 24 GiB.",
-    )
-    subnet: str | None = Field(
-        None,
-        description="IPv4 network of the nodes, such as 10.89.40.0/24. Default: one that is free on this machine.",
-    )
-    image: LocalImage = Field(
-        LocalImage.BASE,
-        description="base, or torch for one with CPU PyTorch. Default base: built in a third of the time, a fifth of "
-        "the size.",
-    )
-    internet: Switch = Field(
-        False, description="Whether nodes may reach beyond this machine. Default off: nothing in them needs it."
-    )
-    lifecycle_scripts: str | None = Field(
-        None,
-        description="Folder that stands in for every group's s3:// SourceS3Uri, so that a file written for AWS runs "
-        "here unchanged. Relative to the spec's folder. Default: none.",
-    )
-
-    @model_validator(mode="after")
-    def _subnet_is_usable(self) -> Self:
-        if self.subnet is not None:
-            check_local_subnet(self.subnet)
-        return self
-
-
-class HyperpodBlock(_Block):
-    """The ``Hyperpod:`` block of a spec file: everything that SageMaker's request has no words for."""
-
-    provider: Provider = Field(
-        Provider.SAGEMAKER,
-        description="Who makes the instances: local (nodes on this machine), ec2 or sagemaker. Default sagemaker, "
-        "since the rest of the file is a request to that service.",
-    )
-    spares: Mapping[str, Annotated[Whole, Field(ge=0)]] = Field(
-        default_factory=dict,
-        description="Spare nodes, group name to number, counted inside InstanceCount; a bare number is meant for the "
-        "only worker group. Default none: a spare is a machine that waits.",
-    )
-    slurm: SlurmPolicy = Field(default_factory=lambda: SlurmPolicy(), description="How Slurm is set up.")
-    health: HealthPolicy = Field(default_factory=lambda: HealthPolicy(), description="How nodes are checked.")
-    repair: RepairPolicy = Field(default_factory=lambda: RepairPolicy(), description="How instances are repaired.")
-    resume: ResumePolicy = Field(default_factory=lambda: ResumePolicy(), description="How jobs are resumed.")
-    shared_storage: str | None = Field(
-        None,
-        description="Folder of this machine that local nodes see as /fsx. Default: one in the cluster's own folder.",
-    )
-    local: LocalPolicy = Field(default_factory=lambda: LocalPolicy(), description="The nodes on this machine.")
-
-
-class Lifecycle(_Frozen):
+class Lifecycle(Frozen):
     """The scripts that make a new instance a member of the cluster (``LifeCycleConfig``)."""
 
     source: str | None = Field(None, description="s3:// prefix; for local clusters an absolute folder.")
@@ -400,7 +47,7 @@ class Lifecycle(_Frozen):
     on_init_complete: str | None = Field(None, description="Script that runs after the image's own set-up.")
 
 
-class InstanceGroup(_Frozen):
+class InstanceGroup(Frozen):
     """A named set of equal instances."""
 
     name: str
@@ -420,14 +67,14 @@ class InstanceGroup(_Frozen):
         return tuple(node_name(self.name, index) for index in range(1, self.count + 1))
 
 
-class Vpc(_Frozen):
+class Vpc(Frozen):
     """Where instances are connected (``VpcConfig``)."""
 
     security_group_ids: tuple[str, ...]
     subnets: tuple[str, ...]
 
 
-class ClusterSpec(_Frozen):
+class ClusterSpec(Frozen):
     """A whole cluster as it should be."""
 
     cluster_name: str
@@ -621,13 +268,10 @@ def with_counts(spec: ClusterSpec, counts: Mapping[str, int]) -> ClusterSpec:
 def spec_policies(spec: ClusterSpec) -> dict[str, Any]:
     """Return what the daemons need of a spec as plain, JSON-able data.
 
-    Keys are snake_case; durations are seconds as float in keys that end in ``_s``. ``core.policy`` reads
-    ``repair`` and ``resume`` of it without pydantic.
+    Keys are snake_case; durations are seconds as float in keys that end in ``_s``. ``core.policy.policies_from``
+    reads it without pydantic.
     """
     block = spec.hyperpod
-    resume = _plain(block.resume)
-    shared = {key: resume[key] for key in ("heartbeat_interval_s", "heartbeat_misses", "lease_s")}
-    spare_count = {group.name: group.spares for group in spec.workers if group.spares}
     return {
         "cluster_name": spec.cluster_name,
         "provider": spec.provider.value,
@@ -642,84 +286,16 @@ def spec_policies(spec: ClusterSpec) -> dict[str, Any]:
             }
             for group in spec.instance_groups
         ],
-        "slurm": _plain(block.slurm) | {"default_partition": spec.default_partition},
-        "health": _plain(block.health),
-        "repair": _plain(block.repair) | shared | {"spare_count": spare_count},
-        "resume": resume,
+        "slurm": plain_settings(block.slurm) | {"default_partition": spec.default_partition},
+        "health": plain_settings(block.health),
+        "repair": plain_settings(block.repair),
+        "resume": plain_settings(block.resume),
     }
-
-
-def _plain(block: BaseModel) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
-    for name, field in type(block).model_fields.items():
-        value = getattr(block, name)
-        if "timedelta" in str(field.annotation):
-            plain[f"{name}_s"] = None if value is None else value.total_seconds()
-        elif isinstance(value, BaseModel):
-            plain[name] = _plain(value)
-        elif isinstance(value, Mapping):
-            plain[name] = {k: _plain(v) if isinstance(v, BaseModel) else v for k, v in value.items()}
-        else:
-            plain[name] = value.value if isinstance(value, StrEnum) else value
-    return plain
-
-
-def check_checkpoint_template(template: str) -> None:
-    """Check a template of a checkpoint directory.
-
-    Raises:
-        ValueError: if it is not absolute, holds unknown fields, or could leave its folder.
-    """
-    allowed = ", ".join(f"{{{name}}}" for name in sorted(CHECKPOINT_FIELDS))
-    try:
-        parts = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise ValueError(f"CheckpointDir: {error}; allowed fields are {allowed}") from error
-    for _, field, spec, conversion in parts:
-        if field is not None and (field not in CHECKPOINT_FIELDS or spec or conversion):
-            raise ValueError(f"CheckpointDir: unknown field {{{field}}}; allowed are {allowed}")
-    if not template.startswith("/") or ".." in template.split("/") or not template.isprintable():
-        raise ValueError(f"CheckpointDir: must be an absolute path without '..', got {template!r}")
-
-
-def check_local_subnet(text: str) -> ipaddress.IPv4Network:
-    """Return the network of local nodes.
-
-    Raises:
-        ValueError: if it is no private IPv4 network of a usable size, or podman's own default.
-    """
-    try:
-        network = ipaddress.IPv4Network(text)
-    except ValueError as error:
-        raise ValueError(f"Subnet: must be an IPv4 network such as 10.89.40.0/24, got {text!r} ({error})") from error
-    if not 16 <= network.prefixlen <= 29:
-        raise ValueError(f"Subnet: must have a prefix length from 16 to 29, got {text}")
-    for reserved, why in _RESERVED_NETWORKS:
-        if network.overlaps(ipaddress.IPv4Network(reserved)):
-            raise ValueError(f"Subnet: {text} overlaps {reserved} ({why}); choose another such as 10.89.40.0/24")
-    if not network.is_private:
-        raise ValueError(f"Subnet: must be a private network (10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16), got {text}")
-    return network
-
-
-_RESERVED_NETWORKS: Final = (
-    ("10.88.0.0/16", "podman's default network"),
-    ("127.0.0.0/8", "loopback"),
-    ("169.254.0.0/16", "link-local addresses"),
-    ("0.0.0.0/8", "no addresses of hosts"),
-    ("224.0.0.0/3", "multicast and reserved"),
-)
 
 
 def host_name_is_too_long(group: GroupLike) -> bool:
     """Say whether the last node of the group would have a name that no host may have."""
-    return is_name(group.name) and len(f"{GroupName(group.name)}-{group.count}") > MAX_NAME_LENGTH
-
-
-def _slurm_value(value: object) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value) if isinstance(value, int | float) else value
+    return is_name(group.name) and len(f"{group.name}-{group.count}") > MAX_NAME_LENGTH
 
 
 def _first_line(error: ValueError) -> str:

@@ -64,6 +64,7 @@ class NodeLaunch:
         files: Node configuration, by relative name. Read by the lifecycle scripts.
         lifecycle_source: Folder with the group's own scripts; empty for none.
         image: Which node image: ``base`` or ``torch``.
+        image_reference: The very image, once it is known; a replacement boots the same programs as its cluster.
         shared_storage: Folder to serve as ``/fsx``; empty for the cluster's own.
     """
 
@@ -75,6 +76,7 @@ class NodeLaunch:
     files: Mapping[str, str] = field(default_factory=dict)
     lifecycle_source: str = ""
     image: str = "base"
+    image_reference: str = ""
     shared_storage: str = ""
 
 

@@ -1,0 +1,196 @@
+"""The machine that we run on: files, mounts, processes and connections.
+
+Implements ``ports.host.Host``. Linux only. Standard library only, because the agent loads it on every node.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from hyperpod.ports.host import Contact, DiskUsage, Mount, Process
+from hyperpod.ports.process import ProcessRunner
+
+_CONTAINER_BOOT_S = 30.0
+"""An init that started later than this after the kernel belongs to a container, whose boots the kernel's own id
+does not tell apart."""
+
+# Only the shell's builtins, so that the probe is one process; a dead mount then holds nothing of ours but it.
+# rm is the exception: it comes last, when the answer is known.
+_TRY_WRITE = (
+    'printf "%s\\n" "$2" >"$1" || exit 1; IFS= read -r back <"$1" || exit 1; '
+    'if [ "$back" != "$2" ]; then echo "read back something else than was written" >&2; exit 1; fi; exec rm -f "$1"'
+)
+
+
+class LocalHost:
+    """Reads this machine.
+
+    Args:
+        processes: Runs programs within deadlines.
+        proc: Where procfs is mounted.
+    """
+
+    def __init__(self, processes: ProcessRunner, *, proc: str = "/proc") -> None:
+        self._processes = processes
+        self._proc = proc
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def boot_id(self) -> str:
+        try:
+            kernel = self.read_text(f"{self._proc}/sys/kernel/random/boot_id").strip()
+        except OSError:
+            kernel = "unknown"
+        started = self._init_started_at()
+        if started < _CONTAINER_BOOT_S:
+            return kernel
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{kernel} {started:.2f}"))
+
+    def _init_started_at(self) -> float:
+        """Return when process 1 started, in seconds since the kernel's boot (suspended time included)."""
+        try:
+            text = self.read_text(f"{self._proc}/1/stat")
+            # The name may hold blanks and brackets; the fields after its last bracket do not.
+            ticks = int(text.rpartition(")")[2].split()[19])
+        except (OSError, ValueError, IndexError):
+            return 0.0
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def booted_at(self) -> float:
+        started = self._init_started_at()
+        if started < _CONTAINER_BOOT_S:
+            return 0.0
+        suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+        return started - suspended
+
+    def uptime_s(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self._init_started_at()
+
+    def read_text(self, path: str, limit: int = 65536) -> str:
+        return self.read_bytes(path, limit).decode(errors="replace")
+
+    def read_bytes(self, path: str, limit: int = 1 << 20) -> bytes:
+        parts = []
+        left = limit
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while left > 0:
+                part = os.read(descriptor, left)
+                if not part:
+                    break
+                parts.append(part)
+                left -= len(part)
+        finally:
+            os.close(descriptor)
+        return b"".join(parts)
+
+    def disk(self, path: str) -> DiskUsage:
+        found = os.statvfs(path)
+        return DiskUsage(
+            total_bytes=found.f_blocks * found.f_frsize,
+            free_bytes=found.f_bavail * found.f_frsize,
+            total_inodes=found.f_files,
+            free_inodes=found.f_favail,
+            is_read_only=bool(found.f_flag & os.ST_RDONLY),
+        )
+
+    def mounts(self) -> Sequence[Mount]:
+        found = []
+        for line in self.read_text(f"{self._proc}/self/mounts", 1 << 20).splitlines():
+            words = line.split(" ")
+            if len(words) >= 4:
+                found.append(
+                    Mount(_unescaped(words[0]), _unescaped(words[1]), words[2], frozenset(words[3].split(",")))
+                )
+        return found
+
+    def try_write(self, folder: str, token: str, timeout_s: float) -> None:
+        name = re.sub(r"[^\w.-]", "_", socket.gethostname())
+        path = f"{folder.rstrip('/')}/.hyperpod-probe.{name}"
+        self._processes.run(["/bin/sh", "-c", _TRY_WRITE, "probe", path, token], timeout_s=timeout_s)
+
+    def run(self, argv: Sequence[str], timeout_s: float) -> str:
+        return self._processes.run(argv, timeout_s=timeout_s).stdout
+
+    def processes(self) -> Sequence[Process]:
+        found = []
+        for name in os.listdir(self._proc):
+            if name.isdigit():
+                process = self._process(name)
+                if process is not None:
+                    found.append(process)
+        return found
+
+    def _process(self, pid: str) -> Process | None:
+        folder = f"{self._proc}/{pid}"
+        try:
+            stat = self.read_text(f"{folder}/stat", 1024)
+            uid = os.stat(folder).st_uid
+            name = stat[stat.index("(") + 1 : stat.rindex(")")]
+            parent = int(stat.rpartition(")")[2].split()[1])
+            # Only slurmstepd's title carries something that we need; reading all of them costs as much again.
+            title = self.read_text(f"{folder}/cmdline", 512) if name.startswith("slurmstepd") else ""
+        except (OSError, ValueError, IndexError):
+            return None
+        return Process(int(pid), parent, uid, name, title.replace("\0", " ").strip())
+
+    def environment(self, pid: int) -> Mapping[str, str]:
+        try:
+            text = self.read_text(f"{self._proc}/{pid}/environ", 1 << 18)
+        except OSError:
+            return {}
+        pairs = (item.partition("=") for item in text.split("\0"))
+        return {name: value for name, found, value in pairs if found}
+
+    def cpu_count(self) -> int:
+        return os.sysconf("SC_NPROCESSORS_ONLN")
+
+    def resolve(self, name: str) -> Sequence[str]:
+        try:
+            return sorted({str(item[4][0]) for item in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
+        except (OSError, UnicodeError):
+            return ()
+
+    def own_addresses(self) -> Sequence[str]:
+        try:
+            table = self.read_text(f"{self._proc}/net/fib_trie", 1 << 20)
+        except OSError:
+            return ()
+        # A local address is a leaf "|-- A.B.C.D" whose next line says "/32 host LOCAL".
+        return sorted(set(re.findall(r"\|-- (\d+\.\d+\.\d+\.\d+)\n\s+/32 host LOCAL", table)))
+
+    def connect(self, address: str, port: int, timeout_s: float) -> Contact:
+        try:
+            with socket.create_connection((address, port), timeout=timeout_s):
+                return Contact.OPEN
+        except OSError as error:
+            return contact_of(error)
+
+
+def contact_of(error: OSError) -> Contact:
+    """Translate a failed connection: a refusal is an answer of the machine, everything else is silence."""
+    return Contact.REFUSED if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET) else Contact.SILENT
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), text) if "\\" in text else text
+
+
+def kill(pid: int, number: int) -> bool:
+    """Send a signal and return whether there was a process to send it to."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

@@ -1,0 +1,176 @@
+"""Runs programs. The only module that may start processes.
+
+Owns deadlines and the killing of whole process groups. Must not know what it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from hyperpod.errors import CommandError, CommandTimeout
+from hyperpod.ports.process import Completed
+
+logger = logging.getLogger(__name__)
+
+# Enough for the messages of package managers and compilers; errors carry it to the screen.
+_TAIL_CHARS = 4000
+# After SIGKILL a process can only stay if the kernel holds it (dead file system); then we stop waiting for it.
+_REAP_S = 2.0
+
+
+class Processes:
+    """Starts programs from argument lists, each in a process group of its own."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        input: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        check: bool = True,
+    ) -> Completed:
+        """Run ``argv`` to its end; see ``ports.process.ProcessRunner.run``."""
+        started = time.monotonic()
+        process = _start(argv, env=env, user=user, has_input=input is not None)
+        try:
+            stdout, stderr = process.communicate(input.encode() if input is not None else None, timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            _kill_group(process)
+            raise CommandTimeout(argv, timeout_s) from error
+        except BaseException:
+            # Ctrl-C and the like: nothing of ours may go on in the background.
+            _kill_group(process)
+            raise
+        logger.debug("ran argv=%s code=%d seconds=%.3f", argv, process.returncode, time.monotonic() - started)
+        done = Completed(stdout.decode(errors="replace"), stderr.decode(errors="replace"), process.returncode)
+        if check and done.code != 0:
+            raise CommandError(argv, done.code, (done.stderr or done.stdout)[-_TAIL_CHARS:])
+        return done
+
+    def stream(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        on_line: Callable[[str], None],
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run ``argv``, handing every line of its output (both streams) to ``on_line`` as it comes.
+
+        Raises:
+            CommandError, CommandTimeout: As ``run`` with ``check``.
+        """
+        process = _start(argv, env=env, user=None, has_input=False, merge=True)
+        deadline = time.monotonic() + timeout_s
+        tail: list[str] = []
+        pending = b""
+        try:
+            assert process.stdout is not None
+            os.set_blocking(process.stdout.fileno(), True)
+            import select
+
+            while True:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise CommandTimeout(argv, timeout_s)
+                ready, _, _ = select.select([process.stdout], [], [], left)
+                if not ready:
+                    raise CommandTimeout(argv, timeout_s)
+                chunk = os.read(process.stdout.fileno(), 65536)
+                if not chunk:
+                    break
+                # Progress bars use carriage returns; each state of the bar counts as a line.
+                *lines, pending = (pending + chunk).replace(b"\r", b"\n").split(b"\n")
+                for raw in lines:
+                    line = raw.decode(errors="replace")
+                    tail = [*tail[-40:], line]
+                    on_line(line)
+            code = process.wait(timeout=max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired as error:
+            _kill_group(process)
+            raise CommandTimeout(argv, timeout_s) from error
+        except BaseException:
+            _kill_group(process)
+            raise
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+        if code != 0:
+            raise CommandError(argv, code, "\n".join(tail)[-_TAIL_CHARS:])
+
+    def start_detached(self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> int:
+        """Start ``argv`` so that it outlives us, with both outputs appended to ``log``; return its pid."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            try:
+                process = subprocess.Popen(
+                    list(argv),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    close_fds=True,
+                    cwd="/",
+                    env=_environment(env),
+                )
+            except OSError as error:
+                raise CommandError(argv, 127, str(error)) from error
+        # We do not wait for it; told so, the interpreter does not complain when we end first.
+        process.returncode = 0
+        return process.pid
+
+    def exec(self, argv: Sequence[str]) -> int:
+        """Run ``argv`` on our own terminal (interactive) and return its exit status."""
+        try:
+            return subprocess.call(list(argv))
+        except OSError as error:
+            raise CommandError(argv, 127, str(error)) from error
+
+
+def _environment(env: Mapping[str, str] | None) -> dict[str, str] | None:
+    return None if env is None else {**os.environ, **env}
+
+
+def _start(
+    argv: Sequence[str], *, env: Mapping[str, str] | None, user: str | None, has_input: bool, merge: bool = False
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge else subprocess.PIPE,
+            start_new_session=True,
+            env=_environment(env),
+            user=user,
+            group=_primary_group(user),
+        )
+    except (OSError, KeyError) as error:
+        raise CommandError(argv, 127, str(error), hint=f"is {argv[0]} installed and in PATH?") from error
+
+
+def _primary_group(user: str | None) -> int | None:
+    if user is None:
+        return None
+    import pwd
+
+    return pwd.getpwnam(user).pw_gid
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    try:
+        process.communicate(timeout=_REAP_S)
+    except (subprocess.TimeoutExpired, ValueError):
+        logger.warning("process does not die pid=%d", process.pid)

@@ -1,0 +1,197 @@
+"""``hyperpod-agent``: the health daemon of a node. Wires its parts together.
+
+``run`` is the daemon; ``goodbye`` is for an ExecStop that knows earlier than we do that the machine shuts down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from hyperpod import __version__
+from hyperpod.adapters.host import LocalHost
+from hyperpod.adapters.munge import Munge
+from hyperpod.adapters.process import Processes
+from hyperpod.adapters.wire import trusted_uids
+from hyperpod.agent.link import Link
+from hyperpod.agent.loop import Loop
+from hyperpod.agent.mind import Mind
+from hyperpod.agent.notify import Notifier
+from hyperpod.agent.outbox import Outbox
+from hyperpod.agent.settings import DEFAULT_PATH, AgentSettings, parse_settings
+from hyperpod.errors import ConfigError, HyperpodError
+from hyperpod.health import registry
+from hyperpod.health.check import Settings
+from hyperpod.health.checks import kernel_log
+from hyperpod.health.checks.kernel_log import KernelLog
+from hyperpod.health.runner import Runner
+
+log = logging.getLogger("hyperpod.agent")
+
+
+def load(path: str) -> AgentSettings:
+    """Read the configuration file.
+
+    Raises:
+        ConfigError: if it is missing or wrong.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", hint="lifecycle scripts write it at birth") from error
+    return parse_settings(text, path)
+
+
+def build(settings: AgentSettings, host: LocalHost, munge: Munge) -> tuple[Loop, Mind]:
+    """Make an agent of its parts.
+
+    Raises:
+        ConfigError: if the checks' settings are wrong.
+    """
+    health = registry.parse_settings(settings.health)
+    boot_id = host.boot_id()
+    start = host.monotonic()
+    runner = Runner(
+        registry.build_checks(settings.role, health),
+        observe_only=registry.observe_only(health),
+        boot_id=boot_id,
+        instance_id=settings.instance_id,
+        start=start,
+    )
+    own = health.get(kernel_log.NAME, Settings())
+    kernel = None
+    if not own.is_disabled:
+        kernel = build_kernel_log(settings, host, boot_id, own)
+    try:
+        os.makedirs(settings.state_dir, mode=0o700, exist_ok=True)
+    except OSError as error:
+        log.warning("the state cannot be kept path=%s error=%s", settings.state_dir, error.strerror)
+    outbox = Outbox(f"{settings.state_dir}/outbox.jsonl", f"{settings.node}-{time.time_ns():x}")
+    trusted = trusted_uids()
+    loop = Loop(
+        settings,
+        host,
+        munge,
+        lambda on_event: Link(settings.head_address, settings.controller_port, munge, trusted, on_event),
+        Notifier(os.environ),
+    )
+    mind = Mind(settings, runner, kernel, outbox, loop, boot_id=boot_id, gateway=default_gateway(host), start=start)
+    restore(mind, f"{settings.state_dir}/state.json")
+    return loop, mind
+
+
+def build_kernel_log(settings: AgentSettings, host: LocalHost, boot_id: str, own: Settings) -> KernelLog:
+    """Make the kernel log's part.
+
+    Raises:
+        ConfigError: if a setting does not fit.
+    """
+    zero = host.now() - timedelta(seconds=host.monotonic())
+    try:
+        return KernelLog(
+            boot_id=boot_id,
+            instance_id=settings.instance_id,
+            booted_at=host.booted_at(),
+            wall_clock_zero=zero,
+            root_devices=root_devices(host),
+            observe_only=own.observe_only,
+            **own.values,  # type: ignore[arg-type]
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"health.kernel_log: {error!r}") from error
+
+
+def root_devices(host: LocalHost) -> tuple[str, ...]:
+    """Return the device below the root file system, empty for one without (an overlay)."""
+    roots = [mount.source for mount in host.mounts() if mount.path == "/"]
+    return tuple(os.path.realpath(s).removeprefix("/dev/") for s in roots[-1:] if s.startswith("/dev/"))
+
+
+def default_gateway(host: LocalHost) -> str:
+    """Return the address of the default gateway, or an empty text."""
+    try:
+        table = host.read_text("/proc/net/route")
+    except OSError:
+        return ""
+    match = re.search(r"^\S+\t00000000\t([0-9A-F]{8})\t", table, re.MULTILINE)
+    return ".".join(str(byte) for byte in bytes.fromhex(match.group(1))[::-1]) if match else ""
+
+
+def restore(mind: Mind, path: str) -> None:
+    """Take up an earlier agent's state; a damaged one is left alone and said."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            mind.restore(json.load(file))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("the saved state is not used path=%s error=%r", path, error)
+
+
+def goodbye(settings: AgentSettings) -> None:
+    """Tell the running agent that the machine shuts down, if it does."""
+    done = Processes().run(["systemctl", "is-system-running"], timeout_s=2.0, check=False)
+    if done.stdout.strip() != "stopping":
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(1.0)
+            sock.connect(settings.socket_path)
+            sock.sendall(b'{"v":1,"type":"goodbye"}\n')
+            sock.recv(100)
+    except OSError as error:
+        raise HyperpodError(
+            f"the agent at {settings.socket_path} does not answer: {error.strerror or error}"
+        ) from error
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
+    out = argparse.ArgumentParser(
+        prog="hyperpod-agent",
+        description="Health daemon of a node: checks, heartbeats, task exits.",
+        epilog="example: hyperpod-agent run --config /etc/hyperpod/agent.json",
+    )
+    out.add_argument("--version", action="version", version=__version__)
+    commands = out.add_subparsers(dest="command", required=True)
+    for name, text in (("run", "run the daemon"), ("goodbye", "say that the machine shuts down (for ExecStop)")):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--config", default=DEFAULT_PATH, help=f"configuration file (default {DEFAULT_PATH})")
+        command.add_argument("--debug", action="store_true", help="log more")
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit code."""
+    arguments = parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.DEBUG if arguments.debug else logging.INFO,
+        format="%(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        settings = load(arguments.config)
+        if arguments.command == "goodbye":
+            goodbye(settings)
+        else:
+            host = LocalHost(Processes())
+            loop, mind = build(settings, host, Munge())
+            log.info("started node=%s role=%s boot=%s", settings.node, settings.role.value, host.boot_id())
+            loop.run(mind)
+    except HyperpodError as error:
+        sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What the agent's mind may have done for it: the effects, as a port. The loop carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from hyperpod.health.check import Check, Facts
+
+
+class Actions(Protocol):
+    """Effects. None of them blocks; answers come back as events."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send to the controller on the present connection."""
+        ...
+
+    def reset_link(self) -> None:
+        """Make a new connection to the controller."""
+        ...
+
+    def reply(self, client: int, lines: Sequence[str]) -> None:
+        """Answer a client of the socket."""
+        ...
+
+    def start_check(self, check: Check, run_id: int, facts: Facts) -> None:
+        """Run a check apart; its result comes as ``on_check``."""
+        ...
+
+    def read_kernel_log(self) -> None:
+        """Take in what the kernel log holds right now."""
+        ...
+
+    def probe(self, targets: Sequence[tuple[str, int]]) -> None:
+        """Try connections; each answer comes as ``on_probe``."""
+        ...
+
+    def kill_jobs(self, job_ids: Collection[int] | None, key: str) -> None:
+        """Kill the processes of these jobs (None: those to be fenced); the outcome comes as ``on_killed``."""
+        ...
+
+    def find_checkpoint(self, key: str, directory: str, uid: int, timeout_s: float) -> None:
+        """Look for the newest good checkpoint as a user; the answer comes as ``on_checkpoint``."""
+        ...
+
+    def make_job_folder(self, job_id: int) -> None:
+        """Make a job's folder, empty of what an earlier attempt left."""
+        ...
+
+    def mark_peer_lost(self, job_id: int, node: str) -> None:
+        """Make the file appear that tells a training that a peer is lost."""
+        ...
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Keep what has to outlive a restart."""
+        ...

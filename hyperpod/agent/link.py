@@ -1,0 +1,201 @@
+"""The connection to the controller, in a thread of its own.
+
+Signing, sending, receiving and verifying can all block (munged may hang, the network may be cut); here they hold up
+nothing else. The thread knows frames, not what they mean. Connections are retried for ever, with a short delay.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from hyperpod.adapters.host import contact_of
+from hyperpod.adapters.wire import Signer, send_frame, unpack
+from hyperpod.core.backoff import delay_after
+from hyperpod.core.messages import MAX_FRAME_BYTES
+from hyperpod.errors import ConnectionLost, HyperpodError, MungeError
+from hyperpod.ports.host import Contact
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 1.0
+SEND_TIMEOUT_S = 2.0
+FIRST_DELAY = timedelta(seconds=0.2)
+MOST_DELAY = timedelta(seconds=2)
+QUEUE_LIMIT = 2000
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The controller's port was opened."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A connection ended, or could not be made; ``contact`` is how the attempt ended, None for an ended one."""
+
+    contact: Contact | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message of the controller."""
+
+    message: Mapping[str, Any]
+
+
+LinkEvent = Connected | Lost | Received
+
+
+class Link:
+    """Keeps a connection to the controller.
+
+    Args:
+        address, port: Where the controller listens.
+        munge: Signs and verifies.
+        trusted: Uids whose messages are accepted.
+        on_event: Called from the link's thread.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        munge: Signer,
+        trusted: Collection[int],
+        on_event: Callable[[LinkEvent], None],
+    ) -> None:
+        self._target = (address, port)
+        self._munge = munge
+        self._trusted = frozenset(trusted)
+        self._on_event = on_event
+        self._queue: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._is_stopping = False
+        self._must_reset = False
+        self._thread = threading.Thread(target=self._run, name="link", daemon=True)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._thread.start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message on the present connection; it is lost when that ends. Never blocks."""
+        if self._queue.qsize() < QUEUE_LIMIT:
+            self._queue.put(message)
+            self._wake()
+
+    def reset(self) -> None:
+        """Give up the present connection and make a new one."""
+        self._must_reset = True
+        self._wake()
+
+    def stop(self, timeout_s: float) -> None:
+        """Send what is queued, close the connection and end the thread."""
+        self._is_stopping = True
+        self._wake()
+        self._thread.join(timeout_s)
+
+    def _wake(self) -> None:
+        try:
+            self._wake_write.send(b"!")
+        except OSError:
+            # The pipe is full: the thread has enough reasons to wake up.
+            return
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._is_stopping:
+            self._must_reset = False
+            try:
+                sock = socket.create_connection(self._target, timeout=CONNECT_TIMEOUT_S)
+            except OSError as error:
+                failures += 1
+                self._on_event(Lost(contact_of(error), str(error.strerror or error)))
+                self._pause(delay_after(failures, first=FIRST_DELAY, most=MOST_DELAY).total_seconds())
+                continue
+            failures = 0
+            with sock:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._drop_queue()
+                self._on_event(Connected())
+                try:
+                    self._serve(sock)
+                    why = "closed by us"
+                except (HyperpodError, OSError) as error:
+                    why = str(error)
+            self._on_event(Lost(None, why))
+            self._pause(FIRST_DELAY.total_seconds())
+
+    def _drop_queue(self) -> None:
+        """What was queued for an earlier connection is stale: the agent offers again what matters."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    def _pause(self, seconds: float) -> None:
+        if self._is_stopping:
+            return
+        select.select([self._wake_read], [], [], seconds)
+        self._drain_wake()
+
+    def _drain_wake(self) -> None:
+        try:
+            while self._wake_read.recv(4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def _serve(self, sock: socket.socket) -> None:
+        buffer = bytearray()
+        while True:
+            readable, _, _ = select.select([sock, self._wake_read], [], [])
+            if self._wake_read in readable:
+                self._drain_wake()
+                while not self._queue.empty():
+                    self._send(sock, self._queue.get_nowait())
+                if self._is_stopping or self._must_reset:
+                    return
+            if sock in readable:
+                sock.settimeout(0.0)
+                data = sock.recv(65536)
+                if not data:
+                    raise ConnectionLost("the controller closed the connection")
+                buffer += data
+                self._take_frames(buffer)
+
+    def _send(self, sock: socket.socket, message: Mapping[str, Any]) -> None:
+        try:
+            send_frame(sock, message, self._munge, SEND_TIMEOUT_S)
+        except MungeError as error:
+            # Nothing of it was sent, so the stream is in step; the next heartbeat tries again.
+            log.warning("a message could not be signed error=%s", error)
+
+    def _take_frames(self, buffer: bytearray) -> None:
+        while len(buffer) >= 4:
+            (length,) = struct.unpack_from(">I", buffer)
+            if not 0 < length <= MAX_FRAME_BYTES:
+                raise ConnectionLost(f"the other side sent a frame of {length} bytes")
+            if len(buffer) < 4 + length:
+                return
+            credential = bytes(buffer[4 : 4 + length])
+            del buffer[: 4 + length]
+            try:
+                frame = unpack(credential, self._munge)
+            except HyperpodError as error:
+                log.warning("a message was refused error=%s", error)
+                continue
+            if frame.uid not in self._trusted:
+                log.warning("a message was refused: signed by uid %d", frame.uid)
+                continue
+            self._on_event(Received(frame.message))

@@ -1,0 +1,333 @@
+"""The agent's loop: waits for sockets, the kernel log, threads and the clock, and tells the mind.
+
+One thread, one selector. Carries out what the mind asks for (``Actions``). Whatever can block is a worker's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import pwd
+import queue
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, cast
+
+import hyperpod
+from hyperpod.adapters.host import kill
+from hyperpod.adapters.kmsg import KmsgReader
+from hyperpod.adapters.process import Processes
+from hyperpod.agent.jobs import jobs_on_node, jobs_to_fence, processes_of_jobs
+from hyperpod.agent.link import Link, LinkEvent
+from hyperpod.agent.mind import Mind
+from hyperpod.agent.notify import Notifier
+from hyperpod.agent.server import SocketServer
+from hyperpod.agent.settings import AgentSettings
+from hyperpod.agent.workers import Workers
+from hyperpod.errors import HyperpodError
+from hyperpod.health.check import Check, Facts, Ports, Result
+from hyperpod.ports.host import Credentials, Host
+
+log = logging.getLogger(__name__)
+
+KMSG_POLL_S = 0.1
+"""A regular file cannot be waited for; looking at its size this often costs 0.02 % of a core."""
+
+KILL_ROUNDS = 5
+KILL_PAUSE_S = 0.05
+PROBE_TIMEOUT_S = 1.0
+GOODBYE_S = 0.3
+"""A stopping agent waits this long for its last words to leave."""
+
+
+class Loop:
+    """Runs one agent. Implements ``actions.Actions``.
+
+    Args:
+        settings: The configuration.
+        host: The machine.
+        munge: Credentials, for the munge check.
+        link: Makes the link, given the function that takes its events.
+        notifier: Speaks to systemd.
+        allowed: Uids that may use the socket.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        host: Host,
+        munge: Credentials,
+        link: Callable[[Callable[[LinkEvent], None]], Link],
+        notifier: Notifier,
+        *,
+        allowed: Collection[int] = (0,),
+    ) -> None:
+        self._settings = settings
+        self._host = host
+        self._munge = munge
+        self._notifier = notifier
+        self._selector = selectors.DefaultSelector()
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
+        self._workers = Workers(self._deliver)
+        self._link = link(lambda event: self._deliver(lambda: self._on_link(event)))
+        self._server = SocketServer(settings.socket_path, self._selector, self._on_request, allowed=allowed)
+        self._kmsg: KmsgReader | None = None
+        self._kmsg_fd = -1
+        self._state_path = f"{settings.state_dir}/state.json"
+        self._is_stopping = False
+        self.mind: Mind = cast(Mind, None)
+
+    # --- running ----------------------------------------------------------------------------------------------
+
+    def run(self, mind: Mind) -> None:
+        """Run until SIGTERM or SIGINT."""
+        self.mind = mind
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        if mind.kernel_log is not None:
+            self._kmsg = KmsgReader(self._settings.kmsg_path)
+        self._link.start()
+        self._notifier.say("READY=1")
+        next_watchdog = next_kmsg = 0.0
+        try:
+            while not self._is_stopping:
+                now = self._host.monotonic()
+                if self._notifier.interval_s is not None and now >= next_watchdog:
+                    self._notifier.say("WATCHDOG=1")
+                    next_watchdog = now + self._notifier.interval_s
+                if self._kmsg is not None and now >= next_kmsg:
+                    is_more = self._look_at_kernel_log()
+                    is_polled = self._kmsg is not None and self._kmsg.fileno() < 0
+                    next_kmsg = now if is_more else now + (KMSG_POLL_S if is_polled else 1.0)
+                self._tick()
+                now = self._host.monotonic()
+                wake_at = min(mind.next_wake(now), next_kmsg if self._kmsg else now + 60)
+                if self._notifier.interval_s is not None:
+                    wake_at = min(wake_at, next_watchdog)
+                self._wait(max(0.0, wake_at - now))
+        finally:
+            self._stop()
+
+    def _tick(self) -> None:
+        try:
+            self.mind.on_tick(self._host.monotonic(), self._host.now(), self._host.uptime_s(), time.monotonic())
+        except Exception:  # the agent's tick: one fault must not end the watch over the node
+            log.exception("the tick failed")
+
+    def _wait(self, timeout_s: float) -> None:
+        # A microsecond more, so that the time has come when we wake up; epoll counts in milliseconds.
+        for key, mask in self._selector.select(timeout_s + 0.0005 if timeout_s else 0):
+            try:
+                key.data(mask, self._host.monotonic())
+            except Exception:  # the agent's tick: a client's nonsense must not end the watch over the node
+                log.exception("an event failed")
+
+    def _deliver(self, event: Callable[[], None]) -> None:
+        self._events.put(event)
+        # When the pipe is full there are enough wake-ups in it.
+        with contextlib.suppress(BlockingIOError):
+            self._wake_write.send(b"!")
+
+    def _on_wake(self, mask: int, now: float) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_read.recv(4096):
+                pass
+        while not self._events.empty():
+            event = self._events.get_nowait()
+            event()
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._is_stopping = True
+
+    def _on_link(self, event: LinkEvent) -> None:
+        self.mind.on_link(event, self._host.monotonic(), self._host.now())
+
+    def _on_request(self, client: int, request: dict[str, Any]) -> None:
+        now, at = self._host.monotonic(), self._host.now()
+        if request.get("type") == "health":
+            self._look_at_kernel_log()
+        self.mind.on_request(client, request, now, at, self._host.uptime_s())
+
+    def _look_at_kernel_log(self) -> bool:
+        """Take in new records; return whether there are more."""
+        reader = self._kmsg
+        if reader is None:
+            return False
+        batch = reader.read()
+        self._watch_kmsg(reader.fileno())
+        kernel_now = time.monotonic()
+        self.mind.on_kernel_state(
+            overrun=batch.was_overrun, restarted=batch.was_restarted, error=batch.error, kernel_now=kernel_now
+        )
+        if batch.records:
+            self.mind.on_kernel(batch.records, kernel_now, self._host.monotonic(), self._host.now())
+        return batch.has_more
+
+    def _watch_kmsg(self, descriptor: int) -> None:
+        if descriptor == self._kmsg_fd:
+            return
+        if self._kmsg_fd >= 0:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(self._kmsg_fd)
+        self._kmsg_fd = -1
+        if descriptor >= 0:
+            try:
+                self._selector.register(descriptor, selectors.EVENT_READ, lambda m, t: self._look_at_kernel_log())
+            except PermissionError:
+                # Not a device that can be waited for; the loop looks at it once a second.
+                return
+            self._kmsg_fd = descriptor
+
+    def _stop(self) -> None:
+        self._notifier.say("STOPPING=1")
+        if self._machine_is_stopping():
+            self.mind.say_goodbye()
+        self._link.stop(GOODBYE_S)
+        self.mind.save()
+        self._server.close()
+
+    def _machine_is_stopping(self) -> bool:
+        try:
+            done = Processes().run(["systemctl", "is-system-running"], timeout_s=1.0, check=False)
+        except HyperpodError:
+            return False
+        return done.stdout.strip() == "stopping"
+
+    # --- effects ----------------------------------------------------------------------------------------------
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        self._link.send(message)
+
+    def reset_link(self) -> None:
+        self._link.reset()
+
+    def reply(self, client: int, lines: Sequence[str]) -> None:
+        self._server.reply(client, lines)
+
+    def start_check(self, check: Check, run_id: int, facts: Facts) -> None:
+        ports = Ports(self._host, self._munge, facts)
+
+        def done(result: object) -> None:
+            outcome = cast("Result | BaseException", result)
+            self.mind.on_check(check.name, run_id, outcome, self._host.monotonic(), self._host.now())
+
+        self._workers.start(f"check {check.name}", lambda: check.run(ports), done)
+
+    def read_kernel_log(self) -> None:
+        self._look_at_kernel_log()
+
+    def probe(self, targets: Sequence[tuple[str, int]]) -> None:
+        for address, port in targets:
+            self._workers.start(
+                f"probe {address}",
+                lambda a=address, p=port: self._host.connect(a, p, PROBE_TIMEOUT_S),  # type: ignore[misc]
+                lambda contact, t=f"{address}:{port}": self.mind.on_probe(  # type: ignore[misc]
+                    t, cast(Any, contact), self._host.monotonic()
+                ),
+            )
+
+    def kill_jobs(self, job_ids: Collection[int] | None, key: str) -> None:
+        known = self.mind.jobs_known()
+
+        def work() -> dict[int, int]:
+            wanted: Collection[int]
+            if job_ids is None:
+                wanted = jobs_to_fence(jobs_on_node(self._host.processes()), known)
+            else:
+                wanted = job_ids
+            return kill_processes(self._host, wanted)
+
+        def done(result: object) -> None:
+            killed = cast("dict[int, int]", result) if isinstance(result, dict) else {}
+            log.warning("killed processes by_job=%s", killed)
+            self.mind.on_killed(key, killed, self._host.now())
+
+        self._workers.start("kill", work, done)
+
+    def find_checkpoint(self, key: str, directory: str, uid: int, timeout_s: float) -> None:
+        library = os.path.dirname(os.path.dirname(os.path.abspath(hyperpod.__file__)))
+        argv = [sys.executable, "-m", "hyperpod.checkpoint", "latest", directory, "--deadline", f"{timeout_s:.2f}"]
+
+        def work() -> str:
+            user = pwd.getpwuid(uid).pw_name
+            done = Processes().run(argv, timeout_s=timeout_s + 0.1, user=user, env={"PYTHONPATH": library}, check=False)
+            return done.stdout.strip() if done.code == 0 else ""
+
+        self._workers.start(
+            "checkpoint",
+            work,
+            lambda path: self.mind.on_checkpoint(key, path if isinstance(path, str) else "", self._host.monotonic()),
+        )
+
+    def make_job_folder(self, job_id: int) -> None:
+        folder = f"{self._settings.jobs_dir}/{job_id}"
+        try:
+            os.makedirs(folder, mode=0o755, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{folder}/peer_lost")
+            self._remove_old_folders()
+        except OSError as error:
+            log.warning("the job's folder cannot be made job=%d error=%s", job_id, error.strerror)
+
+    def _remove_old_folders(self) -> None:
+        """Keep the folder small: what is older than a week belongs to no job that matters."""
+        limit = time.time() - 7 * 86400
+        for entry in list(os.scandir(self._settings.jobs_dir)):
+            if entry.name.isdigit() and entry.stat(follow_symlinks=False).st_mtime < limit:
+                with contextlib.suppress(OSError):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(f"{entry.path}/peer_lost")
+                    os.rmdir(entry.path)
+
+    def mark_peer_lost(self, job_id: int, node: str) -> None:
+        folder = f"{self._settings.jobs_dir}/{job_id}"
+        try:
+            os.makedirs(folder, mode=0o755, exist_ok=True)
+            _write_atomically(f"{folder}/peer_lost", f"{node}\n", 0o644)
+        except OSError as error:
+            log.warning("the peer_lost file cannot be written job=%d error=%s", job_id, error.strerror)
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        try:
+            _write_atomically(self._state_path, json.dumps(state), 0o600)
+        except OSError as error:
+            log.warning("the state cannot be kept path=%s error=%s", self._state_path, error.strerror)
+
+
+def kill_processes(host: Host, job_ids: Collection[int], pause: Callable[[float], None] = time.sleep) -> dict[int, int]:
+    """Kill every process of these jobs with SIGKILL and return how many were killed, by job.
+
+    Repeated until none is left, because a process may fork between the look and the kill.
+    """
+    killed = dict.fromkeys(job_ids, 0)
+    for _ in range(KILL_ROUNDS):
+        processes = host.processes()
+        left = False
+        for job_id in killed:
+            for pid in processes_of_jobs(processes, (job_id,), host.environment):
+                left = kill(pid, signal.SIGKILL) or left
+                killed[job_id] += 1
+        if not left:
+            break
+        pause(KILL_PAUSE_S)
+    return killed
+
+
+def _write_atomically(path: str, text: str, mode: int) -> None:
+    temporary = f"{path}.new"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with open(descriptor, "w") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(text)
+    os.replace(temporary, path)

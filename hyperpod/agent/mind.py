@@ -1,0 +1,672 @@
+"""The agent's mind: what it knows, and what it has done about every event. No I/O; time is passed in.
+
+Events come in as ``on_*`` calls, effects go out through ``Actions``. Everything here is level-based: a heartbeat
+carries the whole set of open findings, so a lost message costs a second and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from hyperpod import __version__
+from hyperpod.agent.actions import Actions
+from hyperpod.agent.environment import fallback, lines_of, peer_lost_path
+from hyperpod.agent.jobs import KnownJob
+from hyperpod.agent.lease import Fence, LeaseView, choose_peers, decide_fence
+from hyperpod.agent.link import Connected, LinkEvent, Lost, Received
+from hyperpod.agent.outbox import Outbox
+from hyperpod.agent.settings import AgentSettings
+from hyperpod.core import messages as words
+from hyperpod.core.finding import Finding, Severity, Whose
+from hyperpod.core.messages import Heartbeat
+from hyperpod.core.node import Role
+from hyperpod.health.check import Facts, Result
+from hyperpod.health.checks import munge
+from hyperpod.health.checks.kernel_log import KernelLog
+from hyperpod.health.runner import Runner
+from hyperpod.ports.host import Contact
+
+log = logging.getLogger(__name__)
+
+ENV_DEADLINE_S = 1.25
+"""The plugin waits 1.4 s for an environment."""
+
+ENV_PATIENCE_S = 0.5
+"""The controller gets this long before we begin to look for a checkpoint ourselves."""
+
+QUICK_DEADLINE_S = 1.8
+SILENCE_RESET_S = 3.0
+"""A connection without an answer for this long is given up: only a new attempt shows whether the way is open."""
+
+SAVE_INTERVAL_S = 30.0
+LEASE_FINDING_S = 600.0
+JOBS_REMEMBERED = 2000
+_SSH_PORT = 22
+
+
+@dataclass
+class _Asked:
+    """An environment that a client waits for."""
+
+    client: int
+    job: KnownJob
+    looks_at: float
+    ends_at: float
+    is_looking: bool = False
+    checkpoint: str | None = None
+
+
+@dataclass
+class _Quick:
+    names: tuple[str, ...]
+    ends_at: float
+
+
+@dataclass
+class _Lease:
+    heard_at: float
+    head: Contact | None = None
+    answers: dict[str, Contact | None] = field(default_factory=dict)
+    probed_at: float | None = None
+    round: int = 0
+    is_fenced: bool = False
+    finding: Finding | None = None
+    back_at: float | None = None
+
+
+class Mind:
+    """Decides for one agent.
+
+    Args:
+        settings: The configuration.
+        runner, kernel_log, outbox: Its parts.
+        actions: Carries the effects out.
+        boot_id: This boot.
+        gateway: Address of the default gateway, asked about when the cluster has no peers; may be empty.
+        start: Monotonic time now.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        runner: Runner,
+        kernel_log: KernelLog | None,
+        outbox: Outbox,
+        actions: Actions,
+        *,
+        boot_id: str,
+        gateway: str = "",
+        start: float = 0.0,
+    ) -> None:
+        self._settings = settings
+        self.runner = runner
+        self.kernel_log = kernel_log
+        self._outbox = outbox
+        self._do = actions
+        self._boot_id = boot_id
+        self._gateway = gateway
+        self._is_connected = False
+        self._sequence = 0
+        self._next_heartbeat = start
+        self._sent: OrderedDict[int, tuple[float, float]] = OrderedDict()
+        self._offsets: deque[tuple[float, float]] = deque(maxlen=8)
+        self._jobs: OrderedDict[int, KnownJob] = OrderedDict()
+        self._asked: dict[str, _Asked] = {}
+        self._quick: dict[str, _Quick] = {}
+        self._count = 0
+        self._lease = _Lease(heard_at=start)
+        self._connected_at = start
+        self._is_ready = False
+        self._must_save = False
+        self._next_save = start + SAVE_INTERVAL_S
+        self._is_leaving = False
+        self._uptime_s = 0.0
+        self._wants_munge = False
+
+    # --- what the agent believes ------------------------------------------------------------------------------
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Every open finding of this node."""
+        kernel = self.kernel_log.findings if self.kernel_log else ()
+        lease = (self._lease.finding,) if self._lease.finding else ()
+        return (*self.runner.findings(), *kernel, *lease)
+
+    @property
+    def why_not_ready(self) -> str:
+        """Why the node must not take its first job of this boot; empty once every basic check has passed."""
+        return "" if self._is_ready else self.runner.why_not_ready()
+
+    @property
+    def clock_offset_s(self) -> float | None:
+        """The head node's clock minus ours, from the answer that took the shortest time; None before the first."""
+        return min(self._offsets)[1] if self._offsets else None
+
+    def facts(self, now: float, at: datetime, uptime_s: float) -> Facts:
+        """Return what checks are told when they start."""
+        s = self._settings
+        return Facts(
+            now=at,
+            uptime_s=uptime_s,
+            node=s.node,
+            role=s.role,
+            address=s.address,
+            shared_mounts=s.shared_mounts,
+            expected_cpus=s.expected_cpus,
+            expected_memory_mib=s.expected_memory_mib,
+            clock_offset_s=self.clock_offset_s,
+        )
+
+    # --- the controller ---------------------------------------------------------------------------------------
+
+    def on_link(self, event: LinkEvent, now: float, at: datetime) -> None:
+        """The connection has changed, or a message has come."""
+        if isinstance(event, Received):
+            self._on_message(event.message, now, at)
+        elif isinstance(event, Connected):
+            log.info("connected to the controller head=%s", self._settings.head_address)
+            self._is_connected = True
+            self._connected_at = now
+            self._lease.head = Contact.OPEN
+            s = self._settings
+            self._do.send(
+                {
+                    "type": words.HELLO,
+                    "v": words.PROTOCOL,
+                    "id": self._new_id(),
+                    "cluster": s.cluster,
+                    "node": s.node,
+                    "group": s.group,
+                    "role": s.role.value,
+                    "instance_id": s.instance_id,
+                    "boot_id": self._boot_id,
+                    "agent_version": __version__,
+                }
+            )
+            self._heartbeat(now, at)
+            self._send_outbox(now)
+        else:
+            self._on_lost(event)
+
+    def _on_lost(self, event: Lost) -> None:
+        if self._is_connected:
+            log.warning("the connection to the controller is lost: %s", event.why)
+        self._is_connected = False
+        if event.contact is not None:
+            self._lease.head = event.contact
+        self._outbox.disconnected()
+        self._sent.clear()
+
+    def _on_message(self, message: Mapping[str, Any], now: float, at: datetime) -> None:
+        kind = message.get("type")
+        if kind == words.ACK:
+            self._on_ack(message, now)
+        elif kind == words.REPLY:
+            self._on_reply(message, now)
+        elif kind == words.QUICK_CHECK:
+            self._on_quick_check(str(message.get("id")), now, at)
+        elif kind in (words.KILL_JOB, words.PEER_LOST):
+            try:
+                job_id = int(message["job_id"])
+            except (KeyError, TypeError, ValueError):
+                log.warning("a command of the controller has no job_id type=%s", kind)
+                return
+            if kind == words.PEER_LOST:
+                log.info("a peer is lost job=%d peer=%s", job_id, message.get("node"))
+                self._do.mark_peer_lost(job_id, str(message.get("node", "")))
+                self._do.send({"type": words.REPLY, "id": message.get("id"), "ok": True})
+            else:
+                log.warning("killing a job's processes by the controller's order job=%d", job_id)
+                self._do.kill_jobs([job_id], f"command {message.get('id')}")
+        else:
+            log.warning("a message of the controller is not known type=%r", kind)
+
+    def _on_ack(self, message: Mapping[str, Any], now: float) -> None:
+        self._heard(now)
+        try:
+            sequence, time = int(message["sequence"]), float(message["time"])
+        except (KeyError, TypeError, ValueError):
+            return
+        sent = self._sent.pop(sequence, None)
+        if sent is not None:
+            took = now - sent[0]
+            if not self._offsets and not self._is_ready:
+                # The munge check waits for the first answer of the controller; a booting node need not wait for it.
+                self._wants_munge = True
+            self._offsets.append((took, time - (sent[1] + took / 2)))
+
+    def _heard(self, now: float) -> None:
+        lease = self._lease
+        lease.heard_at = now
+        lease.head = Contact.OPEN
+        lease.probed_at, lease.answers = None, {}
+        if lease.is_fenced:
+            lease.is_fenced = False
+            lease.back_at = now
+
+    def _on_reply(self, message: Mapping[str, Any], now: float) -> None:
+        self._heard(now)
+        key = message.get("id")
+        if isinstance(key, str) and key in self._asked:
+            env = message.get("env")
+            if message.get("ok") and isinstance(env, Mapping):
+                self._answer(key, env, is_armed=bool(env))
+            return
+        if message.get("ok", True):
+            self._outbox.confirm(key)
+        elif message.get("error") in ("UsageError", "AccessDenied"):
+            # It would say the same tomorrow; keeping it would only block the others.
+            log.warning("the controller refused a report id=%s error=%s", key, message.get("message"))
+            self._outbox.confirm(key)
+        else:
+            self._outbox.retry_later(key, now)
+        self._send_outbox(now)
+
+    def _send_outbox(self, now: float) -> None:
+        if self._is_connected:
+            for message in self._outbox.due(now):
+                self._do.send(message)
+
+    def _heartbeat(self, now: float, at: datetime) -> None:
+        self._next_heartbeat = now + self._settings.heartbeat_interval_s
+        if not self._is_connected or self._is_leaving:
+            return
+        self._sequence += 1
+        why = self.why_not_ready
+        beat = Heartbeat(
+            node=self._settings.node,
+            instance_id=self._settings.instance_id,
+            boot_id=self._boot_id,
+            sequence=self._sequence,
+            sent_at=at.timestamp(),
+            is_ready=not why,
+            not_ready_because=why,
+            findings=self.findings,
+            agent_version=__version__,
+        )
+        self._sent[self._sequence] = (now, beat.sent_at)
+        while len(self._sent) > 30:
+            self._sent.popitem(last=False)
+        self._do.send(beat.to_dict())
+
+    def _new_id(self) -> str:
+        self._count += 1
+        return f"{self._boot_id[:8]}-{self._settings.node}-m{self._count}"
+
+    # --- the plugin -------------------------------------------------------------------------------------------
+
+    def on_request(self, client: int, request: Mapping[str, Any], now: float, at: datetime, uptime_s: float) -> None:
+        """A client of the socket asks or tells something; every request gets one answer."""
+        kind = request.get("type")
+        try:
+            if kind in (words.TASK_START, words.TASK_EXIT, words.STEP_END):
+                self._on_report(request)
+                self._do.reply(client, ())
+                self._send_outbox(now)
+            elif kind == words.ENV:
+                self._on_env(client, request, now)
+            elif kind == "health":
+                self._do.reply(client, (self.describe(now, at, uptime_s),))
+            elif kind == words.GOODBYE:
+                self.say_goodbye()
+                self._do.reply(client, ())
+            elif kind == "clear":
+                self._on_clear(client, request, now, at)
+            else:
+                log.warning("a request is not known type=%r", kind)
+                self._do.reply(client, ())
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("a request was not understood type=%r error=%r", kind, error)
+            self._do.reply(client, ())
+
+    def _on_report(self, request: Mapping[str, Any]) -> None:
+        # Read here so that nonsense is refused at the door and cannot block the outbox for ever.
+        int(request["job_id"]), int(request["step_id"]), float(request["time"])
+        if request["type"] == words.TASK_EXIT:
+            words.parse_task_exit(request)
+        self._outbox.add({**request, "node": self._settings.node})
+
+    def _on_env(self, client: int, request: Mapping[str, Any], now: float) -> None:
+        job = KnownJob(
+            job_id=int(request["job_id"]),
+            uid=int(request["uid"]),
+            restart_count=int(request.get("restart_count") or 0),
+            checkpoint_dir=str(request.get("checkpoint_dir") or ""),
+            is_armed=True if request.get("armed_by") and str(request.get("auto_resume") or "0") != "0" else None,
+        )
+        known = self._jobs.get(job.job_id)
+        if known is None or known.restart_count != job.restart_count:
+            self._do.make_job_folder(job.job_id)
+        if known is not None:
+            job = replace(
+                job,
+                is_armed=job.is_armed if job.is_armed is not None else known.is_armed,
+                checkpoint_dir=job.checkpoint_dir or known.checkpoint_dir,
+            )
+        self._remember(job)
+        key = self._new_id()
+        asked = _Asked(client, job, now + ENV_PATIENCE_S, now + ENV_DEADLINE_S)
+        self._asked[key] = asked
+        if self._is_connected:
+            self._do.send({**request, "type": words.ENV, "id": key, "node": self._settings.node})
+        else:
+            asked.looks_at = now
+        self._mind_asked(now)
+
+    def _remember(self, job: KnownJob) -> None:
+        if self._jobs.get(job.job_id) != job:
+            self._jobs[job.job_id] = job
+            self._must_save = True
+        self._jobs.move_to_end(job.job_id)
+        while len(self._jobs) > JOBS_REMEMBERED:
+            self._jobs.popitem(last=False)
+
+    def _answer(self, key: str, env: Mapping[str, Any], *, is_armed: bool | None) -> None:
+        asked = self._asked.pop(key)
+        job = replace(asked.job, is_armed=is_armed)
+        directory = env.get("HYPERPOD_CHECKPOINT_DIR")
+        if isinstance(directory, str) and directory:
+            job = replace(job, checkpoint_dir=directory)
+        self._remember(job)
+        variables = dict(env)
+        if variables:
+            variables["HYPERPOD_PEER_LOST"] = peer_lost_path(self._settings.jobs_dir, job.job_id)
+        self._do.reply(asked.client, lines_of(variables))
+
+    def _mind_asked(self, now: float) -> None:
+        """Answer for the controller where it takes too long."""
+        for key, asked in list(self._asked.items()):
+            job = asked.job
+            if job.is_armed is not True:
+                # Nothing here says that the job wants to be resumed; only the controller knows the default.
+                if now >= asked.ends_at or not self._is_connected:
+                    self._asked.pop(key)
+                    self._do.reply(asked.client, ())
+                continue
+            needs_look = job.restart_count > 0 and bool(job.checkpoint_dir)
+            if needs_look and not asked.is_looking and now >= asked.looks_at:
+                asked.is_looking = True
+                timeout_s = max(0.2, asked.ends_at - now - 0.05)
+                self._do.find_checkpoint(key, job.checkpoint_dir, job.uid, timeout_s)
+            is_known = asked.checkpoint is not None or not needs_look
+            if (is_known and (not self._is_connected or now >= asked.ends_at)) or now >= asked.ends_at:
+                self._answer(key, fallback(job, asked.checkpoint or ""), is_armed=True)
+
+    def on_checkpoint(self, key: str, path: str, now: float) -> None:
+        """The newest good checkpoint was looked up for a waiting client; empty when there is none."""
+        asked = self._asked.get(key)
+        if asked is not None:
+            asked.checkpoint = path
+            self._mind_asked(now)
+
+    def _on_clear(self, client: int, request: Mapping[str, Any], now: float, at: datetime) -> None:
+        """A person says that a finding of the kernel log is dealt with."""
+        code, device = str(request["code"]), str(request.get("device") or "")
+        was_open = self.kernel_log is not None and self.kernel_log.clear(code, device)
+        self._do.reply(client, ("cleared" if was_open else "not open",))
+        if was_open:
+            log.warning("finding cleared by hand code=%s device=%s reason=%s", code, device, request.get("reason"))
+            self._news(now, at)
+
+    def describe(self, now: float, at: datetime, uptime_s: float) -> str:
+        """Return what the agent thinks as one line of JSON, for ``hyperpod health``."""
+        offset = self.clock_offset_s
+        return json.dumps(
+            {
+                "node": self._settings.node,
+                "role": self._settings.role.value,
+                "instance_id": self._settings.instance_id,
+                "boot_id": self._boot_id,
+                "uptime_s": round(uptime_s, 1),
+                "time": at.timestamp(),
+                "agent_version": __version__,
+                "is_connected": self._is_connected,
+                "heard_s_ago": round(now - self._lease.heard_at, 1),
+                "clock_offset_s": None if offset is None else round(offset, 4),
+                "is_ready": not self.why_not_ready,
+                "not_ready_because": self.why_not_ready,
+                "waiting_reports": len(self._outbox),
+                "findings": [f.to_dict() for f in self.findings],
+                "checks": [
+                    {
+                        "name": s.name,
+                        "runs": s.runs,
+                        "is_running": s.is_running,
+                        "hangs": s.hangs,
+                        "last_problem": s.last_problem,
+                    }
+                    for s in self.runner.states()
+                ],
+                "kernel_lines": self.kernel_log.lines if self.kernel_log else None,
+            }
+        )
+
+    # --- checks -----------------------------------------------------------------------------------------------
+
+    def on_check(self, name: str, run_id: int, result: Result | BaseException, now: float, at: datetime) -> None:
+        """A check has come back."""
+        was_ready = not self.why_not_ready
+        changed = self.runner.finished(name, run_id, result, now, at)
+        if not self._is_ready and not self.runner.why_not_ready():
+            self._is_ready = self._must_save = True
+            log.info("every basic check has passed, the node is ready")
+        if changed or was_ready != self._is_ready:
+            self._news(now, at)
+        self._mind_quick(now)
+
+    def on_kernel(self, records: Sequence[str], kernel_now: float, now: float, at: datetime) -> None:
+        """Records of the kernel log have come."""
+        if self.kernel_log is None:
+            return
+        changed = False
+        for raw in records:
+            changed = self.kernel_log.feed(raw, kernel_now) or changed
+        if records:
+            self._must_save = True
+        if changed:
+            self._news(now, at)
+
+    def on_kernel_state(self, *, overrun: bool, restarted: bool, error: str, kernel_now: float) -> None:
+        """Something happened to the kernel log itself."""
+        if self.kernel_log is None:
+            return
+        if restarted:
+            self.kernel_log.restart_file()
+        if overrun:
+            self.kernel_log.overrun(kernel_now)
+        if error:
+            self.kernel_log.unreadable(error, kernel_now)
+        else:
+            self.kernel_log.readable()
+
+    def _news(self, now: float, at: datetime) -> None:
+        """The findings have changed: say it at once, and keep it."""
+        self._must_save = True
+        self._heartbeat(now, at)
+
+    def _on_quick_check(self, key: str, now: float, at: datetime) -> None:
+        self._do.read_kernel_log()
+        names = self.runner.quick_names
+        self._quick[key] = _Quick(names, now + QUICK_DEADLINE_S)
+        self._start(self.runner.force(names, now), now, at)
+        self._mind_quick(now)
+
+    def _mind_quick(self, now: float) -> None:
+        for key, quick in list(self._quick.items()):
+            unfinished = self.runner.running(quick.names)
+            if unfinished and now < quick.ends_at:
+                continue
+            del self._quick[key]
+            self._do.send(
+                {
+                    "type": words.REPLY,
+                    "id": key,
+                    "ok": True,
+                    "node": self._settings.node,
+                    "findings": [f.to_dict() for f in self.findings],
+                    "suspicions": [f.to_dict() for f in self.runner.suspicions(quick.names)],
+                    "unfinished": list(unfinished),
+                }
+            )
+
+    def _start(self, started: Sequence[tuple[Any, int]], now: float, at: datetime) -> None:
+        for check, run_id in started:
+            self._do.start_check(check, run_id, self.facts(now, at, self._uptime_s))
+
+    # --- fencing ----------------------------------------------------------------------------------------------
+
+    def on_probe(self, target: str, contact: Contact, now: float) -> None:
+        """A peer has answered, or not."""
+        if target in self._lease.answers:
+            self._lease.answers[target] = contact
+            self._mind_lease(now)
+
+    def _mind_lease(self, now: float) -> None:
+        if self._settings.role is not Role.WORKER or self._is_leaving:
+            return
+        lease = self._lease
+        view = LeaseView(now, lease.heard_at, lease.head, lease.answers, lease.probed_at, lease.is_fenced)
+        decision = decide_fence(view, self._settings.lease_s)
+        if decision.fence is Fence.PROBE:
+            targets = self._probe_targets()
+            lease.round += 1
+            lease.probed_at = now
+            lease.answers = {f"{address}:{port}": None for address, port in targets}
+            log.warning("lost contact for %.1f s: %s", now - lease.heard_at, decision.why)
+            self._do.probe(targets)
+        elif decision.fence is Fence.KILL:
+            lease.is_fenced = True
+            log.error("cut off, killing jobs that may be started elsewhere: %s", decision.why)
+            self._do.kill_jobs(None, decision.why)
+
+    def _probe_targets(self) -> list[tuple[str, int]]:
+        s = self._settings
+        peers = choose_peers(s.peers, s.node, self._lease.round)
+        if peers:
+            return [(address, s.slurmd_port) for address in peers]
+        # A single worker has only the head node and the router to tell "I am cut off" from "it is down".
+        return [(address, _SSH_PORT) for address in (s.head_address, self._gateway) if address]
+
+    def on_killed(self, key: str, killed: Mapping[int, int], at: datetime) -> None:
+        """Processes of jobs were killed: how many, by job."""
+        if key.startswith("command "):
+            count = sum(killed.values())
+            self._do.send({"type": words.REPLY, "id": key.removeprefix("command "), "ok": True, "killed": count})
+            return
+        jobs = ", ".join(str(job) for job in sorted(killed)) or "none"
+        message = f"this node was cut off and killed the processes of its jobs ({jobs}): {key}"
+        self._lease.finding = Finding(
+            "lease",
+            "LeaseLost",
+            Severity.WARN,
+            message,
+            since=at,
+            boot_id=self._boot_id,
+            instance_id=self._settings.instance_id,
+            whose=Whose.SITE,
+            evidence=f"jobs {jobs}",
+        )
+        self._must_save = True
+
+    def jobs_known(self) -> Mapping[int, KnownJob]:
+        """Return what is known of jobs, for deciding which are fenced."""
+        return dict(self._jobs)
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def on_tick(self, now: float, at: datetime, uptime_s: float, kernel_now: float) -> None:
+        """Do everything whose time has come."""
+        self._uptime_s = uptime_s
+        changed = self.runner.tick(now, at)
+        self._start(self.runner.due(now), now, at)
+        if self._wants_munge:
+            self._wants_munge = False
+            self._start(self.runner.force([munge.NAME], now), now, at)
+        self._mind_asked(now)
+        self._mind_quick(now)
+        if self._is_connected and now - max(self._lease.heard_at, self._connected_at) > SILENCE_RESET_S:
+            self._is_connected = False
+            self._lease.head = None
+            self._do.reset_link()
+        self._mind_lease(now)
+        lease = self._lease
+        if lease.back_at is not None and now - lease.back_at > LEASE_FINDING_S:
+            lease.finding, lease.back_at = None, None
+        if self.kernel_log is not None and now >= self._next_save:
+            changed = self.kernel_log.forget(kernel_now) or changed
+        if changed:
+            self._news(now, at)
+        elif now >= self._next_heartbeat:
+            self._heartbeat(now, at)
+        self._send_outbox(now)
+        if now >= self._next_save:
+            self._next_save = now + SAVE_INTERVAL_S
+            self.save()
+
+    def next_wake(self, now: float) -> float:
+        """Return the moment of the next ``on_tick`` if nothing else happens."""
+        times = [self._next_heartbeat, self._next_save]
+        check = self.runner.next_deadline()
+        if check is not None:
+            times.append(check)
+        times += [min(a.ends_at, a.ends_at if a.is_looking else a.looks_at) for a in self._asked.values()]
+        times += [q.ends_at for q in self._quick.values()]
+        if self._is_connected:
+            resend = self._outbox.next_resend()
+            if resend is not None:
+                times.append(resend)
+        return min(times)
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def say_goodbye(self) -> None:
+        """The machine shuts down in order: the controller moves its jobs before slurmd stops."""
+        if self._is_leaving:
+            return
+        log.info("the machine shuts down, telling the controller")
+        self._is_leaving = True
+        self._do.send(
+            {
+                "type": words.GOODBYE,
+                "v": words.PROTOCOL,
+                "id": self._new_id(),
+                "node": self._settings.node,
+                "instance_id": self._settings.instance_id,
+                "boot_id": self._boot_id,
+            }
+        )
+
+    def save(self) -> None:
+        """Keep what has to outlive a restart, if it has changed."""
+        if self._must_save:
+            self._must_save = False
+            self._do.save(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what has to outlive a restart of the agent within this boot."""
+        return {
+            "boot_id": self._boot_id,
+            "is_ready": self._is_ready,
+            "jobs": [job.to_dict() for job in self._jobs.values()],
+            "kernel_log": self.kernel_log.to_dict() if self.kernel_log else None,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up what ``to_dict`` gave, if it is of this boot.
+
+        Raises:
+            KeyError, ValueError, TypeError: if it is not such a state.
+        """
+        if state["boot_id"] != self._boot_id:
+            return
+        jobs = [KnownJob.from_dict(item) for item in state["jobs"]]
+        if self.kernel_log is not None and state.get("kernel_log"):
+            self.kernel_log.restore(state["kernel_log"])
+        self._is_ready = bool(state["is_ready"])
+        self._jobs = OrderedDict((job.job_id, job) for job in jobs)

@@ -1,0 +1,152 @@
+"""The agent's configuration file: what it must say, and what holds when it says nothing.
+
+Written by the lifecycle scripts when an instance is born. Unknown keys are refused with the nearest known one,
+because a misspelt setting would otherwise be ignored in silence on every node.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hyperpod.core.node import Role
+from hyperpod.errors import ConfigError
+
+DEFAULT_PATH = "/etc/hyperpod/agent.json"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another node of the cluster."""
+
+    node: str
+    address: str
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """Everything that the agent is told.
+
+    Attributes:
+        cluster, node, group, role, instance_id: Who this machine is.
+        address: Own address as the cluster knows it; empty: not checked.
+        head_address, controller_port: Where the controller listens.
+        socket_path: Where the plugin and ``hyperpod health`` find the agent.
+        jobs_dir: Where a job finds its files (``peer_lost``).
+        state_dir: What outlives a restart of the agent: kernel log position, unsent task exits.
+        kmsg_path: ``/dev/kmsg``, or a file with the same records on a node that shares its kernel.
+        shared_mounts: Folders that every node shares.
+        heartbeat_interval_s: 1 s: three misses are noticed within the 5 s that a dead node may cost.
+        lease_s: Without contact for this long, and without reaching peers, jobs that may have been started
+            elsewhere are killed here.
+        peers: Other workers, to tell "I am cut off" from "the head node is away".
+        slurmd_port: Their port to probe.
+        health: Settings by check, see docs/guides/health-checks.md.
+        expected_cpus, expected_memory_mib: Slurm's figures for this node.
+    """
+
+    cluster: str
+    node: str
+    group: str
+    role: Role
+    head_address: str
+    instance_id: str = ""
+    address: str = ""
+    controller_port: int = 6830
+    socket_path: str = "/run/hyperpod/agent.sock"
+    jobs_dir: str = "/run/hyperpod/jobs"
+    state_dir: str = "/var/lib/hyperpod-agent"
+    kmsg_path: str = "/dev/kmsg"
+    shared_mounts: tuple[str, ...] = ()
+    heartbeat_interval_s: float = 1.0
+    lease_s: float = 10.0
+    peers: tuple[Peer, ...] = ()
+    slurmd_port: int = 6818
+    health: Mapping[str, Any] = field(default_factory=dict)
+    expected_cpus: int | None = None
+    expected_memory_mib: int | None = None
+
+
+_NEEDED = ("cluster", "node", "group", "role", "head_address")
+_TEXTS = ("cluster", "node", "group", "head_address", "instance_id", "address", "socket_path", "jobs_dir", "state_dir",
+          "kmsg_path")  # fmt: skip
+_NUMBERS = {"heartbeat_interval_s": (0.1, 60.0), "lease_s": (2.0, 3600.0)}
+_PORTS = ("controller_port", "slurmd_port")
+_KNOWN = (*_TEXTS, "role", *_NUMBERS, *_PORTS, "shared_mounts", "peers", "health", "expected")
+
+
+def parse_settings(text: str, source: str) -> AgentSettings:
+    """Read the configuration.
+
+    Args:
+        text: JSON, one object.
+        source: Where it is from, for messages.
+    Raises:
+        ConfigError: naming the key that is wrong, and what is allowed.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: must hold one JSON object")
+    for key in data:
+        if key not in _KNOWN:
+            close = difflib.get_close_matches(key, _KNOWN, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(_KNOWN))}"
+            raise ConfigError(f"{source}: {key}: there is no such key", hint=hint)
+    for key in _NEEDED:
+        if not data.get(key):
+            raise ConfigError(f"{source}: {key}: is missing")
+    values: dict[str, Any] = {}
+    for key in _TEXTS:
+        if data.get(key) is not None:
+            if not isinstance(data[key], str):
+                raise ConfigError(f"{source}: {key}: must be a text")
+            values[key] = data[key]
+    for key, (low, high) in _NUMBERS.items():
+        if data.get(key) is not None:
+            values[key] = _number(source, key, data[key], low, high)
+    for key in _PORTS:
+        if data.get(key) is not None:
+            values[key] = int(_number(source, key, data[key], 1, 65535))
+    try:
+        values["role"] = Role(data["role"])
+    except ValueError as error:
+        raise ConfigError(f"{source}: role: must be one of {', '.join(r.value for r in Role)}") from error
+    values["shared_mounts"] = _texts(source, "shared_mounts", data.get("shared_mounts") or [])
+    values["peers"] = _peers(source, data.get("peers") or [], data["node"])
+    health = data.get("health") or {}
+    if not isinstance(health, dict):
+        raise ConfigError(f"{source}: health: must be an object")
+    values["health"] = health
+    expected = data.get("expected") or {}
+    if not isinstance(expected, dict) or set(expected) - {"cpus", "memory_mib"}:
+        raise ConfigError(f"{source}: expected: must be an object with cpus and memory_mib")
+    for key in ("cpus", "memory_mib"):
+        if expected.get(key) is not None:
+            values[f"expected_{key}"] = int(_number(source, f"expected.{key}", expected[key], 1, 1e9))
+    return AgentSettings(**values)
+
+
+def _number(source: str, key: str, value: object, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ConfigError(f"{source}: {key}: must be a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def _texts(source: str, key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{source}: {key}: must be a list of texts")
+    return tuple(value)
+
+
+def _peers(source: str, value: object, own: str) -> tuple[Peer, ...]:
+    try:
+        peers = [Peer(str(item["node"]), str(item["address"])) for item in value]  # type: ignore[attr-defined]
+    except (TypeError, KeyError) as error:
+        raise ConfigError(f"{source}: peers: must be a list of objects with node and address") from error
+    return tuple(peer for peer in peers if peer.node != own)

@@ -1,0 +1,187 @@
+"""Where the program runs, and how it reaches clusters from there: on a node, or on the machine that carries them.
+
+Owns the choice between the two and all wiring of the command line; nothing is built before a command asks for it, so
+that a node without the provider's libraries, and ``--help``, stay quick. Tests give a place with fakes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hyperpod.cli.ask import Controller, parse_reply, send_by_agent_config
+from hyperpod.errors import AccessDenied, CommandError, ConnectionLost, UsageError
+
+if TYPE_CHECKING:
+    from hyperpod.adapters.local.provider import LocalProvider
+    from hyperpod.agent.settings import AgentSettings
+    from hyperpod.ports.provider import Instance
+
+DEFAULT_HOME = "/var/lib/hyperpod"
+AGENT_CONFIG = Path("/etc/hyperpod/agent.json")
+_OVERHEAD_S = 10.0
+"""Starting our program on a busy head node takes a moment of its own."""
+
+
+def build_provider(home: Path) -> LocalProvider:
+    """Return the real provider of local clusters."""
+    from hyperpod.adapters.local.service import local_provider
+
+    return local_provider(home)
+
+
+def serve_cluster(provider: LocalProvider, cluster: str) -> None:
+    """Start the cluster's provider service if it has gone; its controller needs it to repair nodes."""
+    from hyperpod.adapters.local.service import ensure_service
+
+    ensure_service(provider, cluster)
+
+
+def run_on_terminal(argv: Sequence[str]) -> int:
+    """Run a program on the caller's terminal and return its exit status."""
+    from hyperpod.adapters.process import Processes
+
+    return Processes().exec(argv)
+
+
+@dataclass
+class Place:
+    """The surroundings of one run of the program.
+
+    Attributes:
+        env: Environment variables.
+        agent_config: Its existence makes this machine a node.
+        is_root: Whether the caller may handle local machines.
+        make_provider, serve, terminal: The ways out; replaced by fakes in tests.
+        sleep, clock: Time, for what refreshes itself.
+        host: Name of this machine, for messages.
+    """
+
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    agent_config: Path = AGENT_CONFIG
+    is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
+    make_provider: Callable[[Path], LocalProvider] = build_provider
+    serve: Callable[[LocalProvider, str], None] = serve_cluster
+    terminal: Callable[[Sequence[str]], int] = run_on_terminal
+    node_controller: Callable[[Path], Controller] = field(default=lambda path: Controller(send_by_agent_config(path)))
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.time
+    is_interactive: Callable[[], bool] = field(default=lambda: sys.stdin.isatty() and sys.stderr.isatty())
+    host: str = field(default_factory=platform.node)
+    _provider: LocalProvider | None = None
+
+    @property
+    def home(self) -> Path:
+        """Folder with everything about this machine's clusters."""
+        return Path(self.env.get("HYPERPOD_HOME") or DEFAULT_HOME)
+
+    @property
+    def where(self) -> str:
+        """The machine that was asked, for people."""
+        return f"{self.host} ({self.home})"
+
+    @property
+    def is_node(self) -> bool:
+        """True on a node of a cluster."""
+        return self.agent_config.exists()
+
+    def node_settings(self) -> AgentSettings:
+        """Return what this node's agent is told.
+
+        Raises:
+            ConfigError: The file cannot be read or is wrong.
+        """
+        from hyperpod.agent.settings import parse_settings
+
+        return parse_settings(self.agent_config.read_text(), str(self.agent_config))
+
+    def refuse_on_node(self, what: str) -> None:
+        """Refuse a command that needs the machine below the nodes.
+
+        Raises:
+            UsageError: This is a node.
+        """
+        if self.is_node:
+            raise UsageError(
+                f"{what} does not work on a node of a cluster",
+                hint="run it on the machine where the cluster was created",
+            )
+
+    def provider(self) -> LocalProvider:
+        """Return the provider of this machine's clusters.
+
+        Raises:
+            AccessDenied: The caller is not root.
+        """
+        if not self.is_root:
+            raise AccessDenied("clusters on this machine are handled by root only", hint="put sudo before the command")
+        if self._provider is None:
+            self._provider = self.make_provider(self.home)
+        return self._provider
+
+    def cluster_names(self) -> list[str]:
+        """Return the clusters of this machine, half-made ones too."""
+        return self.provider().clusters()
+
+    def choose(self, asked: str | None) -> str:
+        """Return the cluster that is meant; see ``directory.choose_cluster``."""
+        from hyperpod.provisioning.directory import choose_cluster
+
+        return choose_cluster(self.cluster_names(), asked or self.env.get("HYPERPOD_CLUSTER"), self.where)
+
+    def controller(self, asked: str | None) -> Controller:
+        """Return the way to the controller of a cluster.
+
+        Raises:
+            NotFound, UsageError: As ``choose``; on a node, when another cluster than the node's own is asked for.
+        """
+        if self.is_node:
+            self._check_own_cluster(asked)
+            return self.node_controller(self.agent_config)
+        cluster = self.choose(asked)
+        return Controller(lambda message, timeout_s: self._send_to_head(cluster, message, timeout_s))
+
+    def _check_own_cluster(self, asked: str | None) -> None:
+        if not asked:
+            return
+        from hyperpod.provisioning.directory import choose_cluster
+
+        choose_cluster([self.node_settings().cluster], asked, f"node {self.host}")
+
+    def head(self, cluster: str) -> Instance:
+        """Return the head node's machine; see ``directory.find_head``."""
+        from hyperpod.provisioning.directory import find_head
+
+        return find_head(self.provider(), cluster)
+
+    def _send_to_head(self, cluster: str, message: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:
+        head = self.head(cluster)
+        if self.provider().cluster(cluster).spec.exists():
+            self.serve(self.provider(), cluster)
+        argv = ["hyperpod", "ask", json.dumps(message), f"{timeout_s:g}"]
+        try:
+            done = self.provider().connect(head.id).run(argv, timeout_s=timeout_s + _OVERHEAD_S, check=False)
+        except CommandError as error:
+            raise ConnectionLost(
+                f"the head node {head.node} of cluster {cluster} does not answer: {error.message}",
+                hint=f"hyperpod reboot-node {head.node} --cluster {cluster} --force",
+            ) from error
+        reply = parse_reply(done.stdout if done.code == 0 else done.stderr or done.stdout, head.node)
+        if reply.get("error") == "ConfigError":
+            raise ConnectionLost(
+                f"the head node {head.node} of cluster {cluster} is not set up yet",
+                hint=f"hyperpod describe-cluster {cluster} shows how far it is",
+            )
+        if reply.get("error") == "ConnectionLost":
+            raise ConnectionLost(
+                f"the head node {head.node} of cluster {cluster} is up, but its controller does not answer",
+                hint=f"hyperpod ssh {head.node} --cluster {cluster} -- systemctl status hyperpod-controller",
+            )
+        return reply

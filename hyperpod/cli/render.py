@@ -1,0 +1,414 @@
+"""What people see: tables, one screen of status, the history of a job. JSON for programs.
+
+Owns every form of output. Gets plain values as ``controller/queries.py`` answers them; asks nobody. Results go to
+stdout, talk goes to stderr. Without a terminal nothing is coloured, cut or wrapped, so that lines can be searched.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+_UNLIMITED = 4000
+"""Columns when there is no terminal: as wide as the content."""
+
+
+class Output(StrEnum):
+    """Form of the results on stdout."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def say(text: str) -> None:
+    """Tell the person something; never part of the result."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def print_json(value: Any) -> None:
+    """Print a result for programs."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """Print one of many results, one a line, at once."""
+    sys.stdout.write(json.dumps(value, default=_plain) + "\n")
+    sys.stdout.flush()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def console_for(stream: TextIO) -> Console:
+    """Return a console that prints texts as they are: no mark-up, no guessing of colours."""
+    from rich.console import Console
+
+    is_terminal = stream.isatty()
+    width = None
+    if not is_terminal:
+        width = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdigit() else _UNLIMITED
+    return Console(
+        file=stream, width=width, force_terminal=is_terminal, markup=False, highlight=False, emoji=False,
+        no_color=None if is_terminal else True,
+    )  # fmt: skip
+
+
+def print_result(*parts: RenderableType) -> None:
+    """Print renderables or texts to stdout, without blanks at the ends of lines."""
+    target = console_for(sys.stdout)
+    buffer = io.StringIO()
+    real, target.file = target.file, buffer
+    for part in parts:
+        target.print(part, soft_wrap=isinstance(part, str))
+    target.file = real
+    sys.stdout.write("".join(line.rstrip() + "\n" for line in buffer.getvalue().splitlines()))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> Table:
+    """Return a table without lines. Numbers stand right; a cell that is None or empty is shown as ``-``.
+
+    Args:
+        columns: Headings. The last column takes the room that is left, and is folded when there is too little.
+        rows: Cells by column.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[_cell(value) for value in row] for row in rows]
+    made = Table(box=None, pad_edge=False, title=title or None, title_justify="left", title_style="bold")
+    for number, name in enumerate(columns):
+        is_last = number == len(columns) - 1
+        is_number = bool(cells) and all(row[number] == "-" or _is_number(row[number]) for row in cells)
+        # A word cut in two cannot be copied; only the last column, a sentence, is folded.
+        made.add_column(
+            name, justify="right" if is_number else "left", no_wrap=not is_last, overflow="fold",
+            min_width=None if is_last else min(len(name), 20),
+        )  # fmt: skip
+    for row in cells:
+        made.add_row(*(Text(cell, style=_style(columns[number], cell)) for number, cell in enumerate(row)))
+    return made
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "" or value == [] or value == ():
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return " ".join(str(value).split())
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
+
+
+_GOOD = ("idle", "in use", "spare", "running", "completed", "ok", "ready", "Completed")
+_BAD = ("down", "held", "failed", "node_fail", "gone", "missing", "NodeDead", "NodeUnhealthy", "ApplicationFailed")
+
+
+def _style(column: str, cell: str) -> str:
+    if column not in ("STATE", "STATUS", "INSTANCE STATE", "CAUSE", "MACHINE", "BIRTH"):
+        return ""
+    word = cell.split(" (")[0]
+    if word in _GOOD:
+        return "green"
+    return "red" if word in _BAD else "yellow" if cell != "-" else ""
+
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length of time for people: ``0.8 s``, ``42 s``, ``12 min``, ``3.5 h``, ``2 d``."""
+    if seconds is None:
+        return ""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} d"
+
+
+def when(text: str | None) -> str:
+    """Return an instant in this machine's zone, to the second."""
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") if text else ""
+
+
+def clock_time(text: str | None) -> str:
+    """Return the time of day of an instant, in this machine's zone."""
+    return datetime.fromisoformat(text).astimezone().strftime("%H:%M:%S") if text else ""
+
+
+def between(first: str | None, second: str | None) -> float | None:
+    """Return the seconds from one instant to another; None when one is not known."""
+    if not first or not second:
+        return None
+    return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds()
+
+
+# --- status -----------------------------------------------------------------------------------------------------
+
+
+def status_screen(status: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the one screen of a cluster: nodes, jobs, repairs, spares, budget, notes."""
+    nodes: list[Mapping[str, Any]] = status["nodes"]
+    counts: dict[str, int] = {}
+    for node in nodes:
+        counts[str(node["state"])] = counts.get(str(node["state"]), 0) + 1
+    summary = ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "no workers"
+    parts: list[RenderableType] = [f"cluster {status['cluster']} at {when(status['at'])}: {summary}"]
+    if status["missing"]:
+        parts.append(f"not seen, so nothing is destroyed now: {', '.join(status['missing'])}")
+    parts += ["", nodes_table(nodes)]
+    if status["jobs"]:
+        parts += ["", jobs_table(status["jobs"])]
+    if status["repairs"]:
+        parts += ["", "repairs under way"]
+        parts += [f"  {line}" for repair in status["repairs"] for line in repair_lines(repair)]
+    parts += ["", *_reserve_lines(status)]
+    parts += [f"note    {_note(note)}" for note in status["notes"]]
+    return parts
+
+
+def repair_lines(repair: Mapping[str, Any]) -> list[str]:
+    """Return a repair in one or two lines: state, try, since, cause, last error."""
+    tries = f"try {repair['attempt']} of {repair['attempts']}, " if repair["status"] == "replacing" else ""
+    line = f"{repair['node']}: {repair['status']} ({tries}since {duration(repair['since_s'])})"
+    line += f", {repair['cause']}: {repair['message']}"
+    return [line, *([f"    last error: {repair['last_error']}"] if repair["last_error"] else [])]
+
+
+def _reserve_lines(status: Mapping[str, Any]) -> list[str]:
+    spares = [f"{group} {spare['ready']} of {spare['wanted']} ready" for group, spare in status["spares"].items()]
+    budget = status["budget"]
+    lines = [
+        f"spares  {', '.join(spares) or 'none configured'}",
+        f"budget  {budget['under_repair']} of at most {budget['max_parallel_repaired']} repairs at a time; "
+        f"repairs stop above {budget['unhealthy_limit']} unhealthy nodes",
+    ]
+    for cause, names in budget["open_breakers"].items():
+        lines.append(
+            f"breaker open: {cause} on {', '.join(names)}: one cause on many nodes. No repairs for it until "
+            "somebody has looked; then: hyperpod breaker reset"
+        )
+    return lines
+
+
+def _note(note: Mapping[str, Any]) -> str:
+    about = note.get("node") or (f"job {note['job_id']}" if note.get("job_id") else "")
+    return f"{about + ': ' if about else ''}{note['message']} ({note['code']})"
+
+
+def nodes_table(nodes: Iterable[Mapping[str, Any]]) -> Table:
+    """Return workers as the controller sees them."""
+    return table(
+        ("NODE", "STATE", "PARTITION", "INSTANCE", "HEARD", "JOBS", "FINDINGS AND REASON"),
+        [
+            (
+                node["node"],
+                node["state"],
+                node["partition"],
+                node["instance_id"],
+                f"{duration(node['heartbeat_age_s'])} ago" if node["heartbeat_age_s"] is not None else "never",
+                node["jobs"],
+                _trouble(node),
+            )
+            for node in nodes
+        ],
+    )
+
+
+def _trouble(node: Mapping[str, Any]) -> str:
+    texts = [f"{f['check']}/{f['code']}: {f['message']}" for f in node.get("findings", ())]
+    return "; ".join([*texts, *([node["reason"]] if node.get("reason") else [])])
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------
+
+
+def jobs_table(jobs: Iterable[Mapping[str, Any]]) -> Table:
+    """Return jobs with what auto-resume thinks of them."""
+    return table(
+        ("JOB", "NAME", "USER", "STATUS", "ATTEMPT", "NODES", "RESUMED FROM", "REMARK"),
+        [
+            (
+                job["job_id"],
+                job["name"],
+                job["user"],
+                job["status"],
+                _attempt_of(job),
+                job["nodes"],
+                _last_parts(job["resume_from"]),
+                _remark(job),
+            )
+            for job in jobs
+        ],
+    )
+
+
+def _attempt_of(job: Mapping[str, Any]) -> str:
+    if not job["armed_by"]:
+        return "-"
+    return f"{job['attempt']} of {job['max_attempts']}" if job["max_attempts"] else str(job["attempt"])
+
+
+def _last_parts(path: str) -> str:
+    """Return the end of a path: the checkpoint's own name says enough in a table."""
+    return path.rstrip("/").rpartition("/")[2] if path else ""
+
+
+def _remark(job: Mapping[str, Any]) -> str:
+    if job["verdict"]:
+        return f"{job['verdict']}: {job['verdict_message']}"
+    if job["status"] == "pending" and job["pending_reason"]:
+        return str(job["pending_reason"])
+    return "" if job["armed_by"] else "not armed: Slurm alone decides"
+
+
+def job_page(job: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the history of one job: attempts, nodes, causes, evidence, checkpoints, what was lost."""
+    facts = [
+        ("job", f"{job['job_id']} {job['name']} of {job['user']}"),
+        ("status", " ".join(x for x in (str(job["status"]), str(job["pending_reason"])) if x)),
+        ("nodes", ", ".join(job["nodes"])),
+        ("auto-resume", _armed(job)),
+        ("checkpoints", job["checkpoint_dir"]),
+        ("lost time", duration(job["lost_seconds"]) if job["lost_seconds"] else ""),
+        ("avoids", ", ".join(f"{node} ({machine})" for machine, node in job["avoids"].items())),
+        ("verdict", f"{job['verdict']}: {job['verdict_message']}" if job["verdict"] else ""),
+    ]
+    width = max(len(name) for name, _ in facts)
+    parts: list[RenderableType] = [f"{name.ljust(width)}  {text}" for name, text in facts if text]
+    attempts: Sequence[Mapping[str, Any]] = job["attempts"]
+    if attempts:
+        parts += ["", attempts_table(attempts)]
+    evidence = [line for index, attempt in enumerate(attempts) for line in _evidence(attempt, attempts[index + 1 :])]
+    if evidence:
+        parts += ["", "what happened", *(f"  {line}" for line in evidence)]
+    if job.get("events"):
+        parts += ["", "events", *(f"  {event_line(event)}" for event in job["events"])]
+    return parts
+
+
+def _armed(job: Mapping[str, Any]) -> str:
+    if not job["armed_by"]:
+        return "not asked for"
+    by = {"job": "for the whole job", "step": "by srun in its script"}.get(job["armed_by"], job["armed_by"])
+    most = f", at most {job['max_attempts']} attempts" if job["max_attempts"] else ""
+    return f"{by}, attempt {job['attempt']}{most}"
+
+
+def attempts_table(attempts: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the attempts of a job, one a line."""
+    rows = []
+    for index, attempt in enumerate(attempts):
+        later = attempts[index + 1] if index + 1 < len(attempts) else None
+        rows.append(
+            (
+                attempt["number"],
+                when(attempt["started_at"]),
+                duration(between(attempt["started_at"], attempt["ended_at"])),
+                resume_text(attempt),
+                lost_progress(attempt, later),
+                duration(down_seconds(attempt, later)),
+                attempt["cause"] or "running",
+                attempt["nodes"],
+            )
+        )
+    return table(("#", "STARTED", "RAN", "FROM", "PROGRESS", "DOWN", "CAUSE", "NODES"), rows)
+
+
+def resume_text(attempt: Mapping[str, Any]) -> str:
+    """Return what an attempt began with."""
+    if not attempt["resume_from"]:
+        return "the beginning"
+    return f"step {attempt['resume_step']}" if attempt["resume_step"] >= 0 else _last_parts(attempt["resume_from"])
+
+
+def lost_progress(attempt: Mapping[str, Any], later: Mapping[str, Any] | None) -> str:
+    """Return what became of an attempt's progress: ``step 900 -> 400`` when the next began further back."""
+    reached = attempt["last_step"]
+    if reached is None or reached < 0:
+        return ""
+    start = later["resume_step"] if later is not None and later["first_task_at"] else None
+    if start is None or start >= reached:
+        return f"step {reached}"
+    return f"step {reached} -> {max(start, 0)}"
+
+
+def down_seconds(attempt: Mapping[str, Any], later: Mapping[str, Any] | None) -> float | None:
+    """Return how long nothing ran: from the end seen to the next attempt's first task."""
+    if later is None:
+        return None
+    return between(attempt["failure_seen_at"] or attempt["ended_at"], later["first_task_at"])
+
+
+def _evidence(attempt: Mapping[str, Any], rest: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not attempt["cause"]:
+        return []
+    lines = [f"attempt {attempt['number']}: {attempt['cause']}: {attempt['message'] or 'no message'}"]
+    seen, decided = attempt["failure_seen_at"], attempt["decided_at"]
+    later = rest[0] if rest else None
+    steps = [f"seen {clock_time(seen)}"] if seen else []
+    if decided and seen:
+        steps.append(f"decided {duration(between(seen, decided))} later")
+    down = down_seconds(attempt, later)
+    if down is not None:
+        steps.append(f"training again {duration(down)} after that it was seen")
+    if attempt.get("lost_seconds"):
+        steps.append(f"lost {duration(attempt['lost_seconds'])}")
+    if later is not None and later["resume_from"]:
+        steps.append(f"went on from {later['resume_from']}")
+    return [*lines, *([f"  {', '.join(steps)}"] if steps else [])]
+
+
+# --- events and reasons -----------------------------------------------------------------------------------------
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """Return an event as a line: time, kind, node or job, sentence."""
+    about = " ".join(x for x in (event["node"], f"job {event['job_id']}" if event["job_id"] else "") if x)
+    return f"{when(event['at'])}  {event['kind']:<18}  {about:<12}  {event['message']}".rstrip()
+
+
+def why_page(answer: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the walk from a job or node to its causes, and what comes next."""
+    parts: list[RenderableType] = []
+    if "job" in answer:
+        job = answer["job"]
+        parts.append(f"job {job['job_id']} {job['name']} of {job['user']}: {job['status']}")
+        parts += [f"  {line}" for line in answer["lines"]]
+        for node in answer["nodes"]:
+            parts += ["", f"node {node['node']}", *(f"  {line}" for line in node["lines"])]
+    else:
+        parts += [f"node {answer['node']['node']}: {answer['node']['state']}"]
+        parts += [f"  {line}" for line in answer["lines"]]
+    for birth in answer.get("births", ()):
+        parts += ["", *birth_lines(birth)]
+    return [*parts, "", f"next: {answer['next']}"]
+
+
+def birth_lines(birth: Mapping[str, Any]) -> list[str]:
+    """Return how a machine's lifecycle scripts went, with the last lines when they failed."""
+    head = f"lifecycle scripts of {birth['node']} ({birth['instance_id']}): {birth['status']}"
+    if birth["status"] == "failed":
+        head += f": {birth['script'] or 'its boot'} ended with status {birth['exit_code']}"
+    lines = [head, *(f"    {line}" for line in birth["tail"])]
+    return [*lines, f"  whole log: {birth['log_path']}"] if birth["log_path"] else lines

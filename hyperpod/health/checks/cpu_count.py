@@ -1,0 +1,36 @@
+"""The machine has the processors that Slurm believes it has.
+
+Fewer than configured makes slurmctld set the node INVALID. Damped: hot-plugged or late processors at boot are seen
+twice before they count. More than Slurm's figure is no fault: ``ThreadsPerCore`` may leave some out. No settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hyperpod.core.finding import Action
+from hyperpod.core.node import Role
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal
+
+NAME = "cpu_count"
+
+
+@dataclass
+class CpuCountCheck:
+    """Counts the processors that are online."""
+
+    interval_s: float = 60.0
+    deadline_s: float = 2.0
+    name: str = NAME
+    damping: Damping = TWO_OF_THREE
+    is_quick: bool = True
+    is_basic: bool = True
+    roles: frozenset[Role] = EVERYWHERE
+
+    def run(self, ports: Ports) -> Result:
+        """Compare the count with Slurm's figure."""
+        expected, found = ports.facts.expected_cpus, ports.host.cpu_count()
+        if expected is None or found >= expected:
+            return Result()
+        text = f"{found} processors are online, Slurm counts on {expected}"
+        return Result((fatal(NAME, "CpusMissing", text, action=Action.REPLACE),))

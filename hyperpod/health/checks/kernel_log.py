@@ -1,0 +1,298 @@
+"""Reads the kernel log and keeps the findings that it proves.
+
+Event driven: the agent calls ``feed`` with raw records as they come. Settings:
+
+- ``forget_s`` (3600): WARN and OK findings end after this long without a repeat; FATAL ones end with the boot,
+  because the machine has not become better by silence.
+- ``overrides``: severity by code (``{"Xid94": "fatal", "PcieFatal": "warn"}``), for sites that know better.
+- ``limit`` (64): findings kept at once; the oldest harmless ones go first.
+
+Only records of facility 0 count. Equal lines are counted, not reported again: a finding's message names its count
+in steps of ten times, so that 100,000 lines in a minute are five changes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hyperpod.core.finding import Action, Finding, Severity
+from hyperpod.health.kernel import GPU_NAMED, Verdict, classify
+from hyperpod.health.kmsg import Position, Record, parse_record
+from hyperpod.health.runner import observed
+
+NAME = "kernel_log"
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+_THREE_LINES_S = 5.0
+"""The lines of one event that comes in several records lie within this time."""
+
+_STACK_S = 2.0
+"""A hung task's stack follows its headline within this time."""
+
+_STACK_MODULES = {"[nvidia]": "Nvidia", "[lustre]": "Lustre", "[nfs]": "Nfs", "[ptlrpc]": "Lustre"}
+
+
+@dataclass
+class _Event:
+    finding: Finding
+    count: int
+    last_at: float
+    reported: int = 1
+
+
+class KernelLog:
+    """The kernel log's part of a node's findings.
+
+    Args:
+        boot_id, instance_id: Stamped on findings; the position of another boot is void.
+        booted_at: Start of this boot on the kernel's clock, in seconds.
+        wall_clock_zero: The moment that is 0 on the kernel's clock.
+        root_devices: Devices below the root file system.
+    """
+
+    def __init__(
+        self,
+        *,
+        boot_id: str,
+        instance_id: str = "",
+        booted_at: float = 0.0,
+        wall_clock_zero: datetime = _EPOCH,
+        root_devices: Collection[str] = (),
+        forget_s: float = 3600.0,
+        overrides: Mapping[str, str] | None = None,
+        limit: int = 64,
+        observe_only: bool = False,
+    ) -> None:
+        self._instance_id = instance_id
+        self._booted_at = booted_at
+        self._zero = wall_clock_zero
+        self._root_devices = tuple(root_devices)
+        self._forget_s = forget_s
+        self._overrides = {code: Severity[word.upper()] for code, word in (overrides or {}).items()}
+        self._limit = limit
+        self._observe_only = observe_only
+        self.position = Position(boot_id)
+        self.lines = 0
+        self._events: dict[tuple[str, str], _Event] = {}
+        self._windows: dict[tuple[str, str], deque[tuple[float, int]]] = {}
+        self._decided: dict[str, tuple[float, Action]] = {}
+        self._gpu: tuple[str, float] = ("", 0.0)
+        self._hung: tuple[str, float] = ("", 0.0)
+        self._memory: tuple[str, tuple[Verdict, ...]] = ("", ())
+
+    def feed(self, raw: str, now: float) -> bool:
+        """Take one raw record and return whether the findings changed.
+
+        Args:
+            raw: The record as /dev/kmsg gives it.
+            now: Seconds on the kernel's clock, for records that carry no time.
+        """
+        record = parse_record(raw)
+        if record is None or not self.position.is_new(record, self._booted_at):
+            return False
+        self.position = self.position.after(record)
+        self.lines += 1
+        if not record.is_kernels:
+            return False
+        at = record.at_s or now
+        if self._attach(record, at):
+            return True
+        changed = False
+        for verdict in self._classified(record.text):
+            changed = self._take(self._completed(verdict, at), record.text, at) or changed
+        return changed
+
+    def _classified(self, text: str) -> tuple[Verdict, ...]:
+        # Floods repeat one line; it is understood once.
+        if text != self._memory[0]:
+            self._memory = (text, classify(text, root_devices=self._root_devices))
+        return self._memory[1]
+
+    def _attach(self, record: Record, at: float) -> bool:
+        """Remember lines that open an event of several records, and read a hung task's stack."""
+        named = GPU_NAMED.match(record.text)
+        if named:
+            domain, bus, slot = named["pci"].lower().split(":")
+            self._gpu = (f"{domain[-4:]}:{bus}:{slot}", at)
+        if self._hung[0] and at - self._hung[1] <= _STACK_S:
+            for module, code in _STACK_MODULES.items():
+                if module in record.text:
+                    message = f"{self._hung[0]}, in the module {module.strip('[]')}"
+                    self._hung = ("", 0.0)
+                    return self._take(Verdict(f"HungTask{code}", Severity.WARN, message), record.text, at)
+        return False
+
+    def _completed(self, verdict: Verdict, at: float) -> Verdict:
+        if verdict.code == "HungTask":
+            self._hung = (verdict.message, at)
+        if verdict.code == "Xid79" and not verdict.device and at - self._gpu[1] <= _THREE_LINES_S and self._gpu[0]:
+            device = self._gpu[0]
+            verdict = replace(verdict, device=device, message=f"GPU {device} has fallen off the bus")
+        override = self._overrides.get(verdict.code)
+        if override is not None:
+            action = verdict.action if override is Severity.FATAL else Action.NONE
+            if override is Severity.FATAL and action is Action.NONE:
+                action = Action.DRAIN
+            verdict = replace(verdict, severity=override, action=action, times=1)
+        decided = self._decided.get(verdict.device)
+        if decided and verdict.severity is Severity.FATAL and verdict.code != "Xid154" and at - decided[0] <= 5.0:
+            verdict = replace(verdict, action=decided[1])
+        return verdict
+
+    def _take(self, verdict: Verdict, text: str, at: float) -> bool:
+        if verdict.closes:
+            return self._close(verdict)
+        key = (verdict.code, verdict.device)
+        severity, action = self._weighed(verdict, key, at)
+        event = self._events.get(key)
+        if event is None:
+            since = self._zero + timedelta(seconds=at)
+            finding = Finding(
+                NAME,
+                verdict.code,
+                severity,
+                verdict.message,
+                action,
+                since=since,
+                boot_id=self.position.boot_id,
+                instance_id=self._instance_id,
+                device=verdict.device,
+                whose=verdict.whose,
+                is_hard=severity is Severity.FATAL,
+                evidence=text[:300],
+                job_id=verdict.job_id,
+            )
+            self._events[key] = _Event(finding, verdict.count, at)
+            self._decide(verdict, at)
+            self._trim()
+            return True
+        event.count += verdict.count
+        event.last_at = at
+        is_worse = (severity is Severity.FATAL) and event.finding.severity is not Severity.FATAL
+        is_new_word = verdict.code == "Xid154" and event.finding.message.partition(" (seen ")[0] != verdict.message
+        is_step = event.count >= event.reported * 10
+        if not (is_worse or is_new_word or is_step or severity > event.finding.severity):
+            return False
+        if is_step:
+            event.reported = 10 ** (len(str(event.count)) - 1)
+        message = verdict.message + (f" (seen {event.reported} times)" if event.reported > 1 else "")
+        if event.finding.severity is Severity.FATAL and not is_new_word:
+            severity, action = event.finding.severity, event.finding.action
+        event.finding = replace(
+            event.finding, severity=severity, action=action, message=message, is_hard=severity is Severity.FATAL
+        )
+        self._decide(verdict, at)
+        return True
+
+    def _weighed(self, verdict: Verdict, key: tuple[str, str], at: float) -> tuple[Severity, Action]:
+        """Apply the verdict's rate."""
+        if verdict.times <= 1:
+            return verdict.severity, verdict.action
+        window = self._windows.setdefault(key, deque(maxlen=verdict.times))
+        window.append((at, verdict.count))
+        while window and at - window[0][0] > verdict.within_s:
+            window.popleft()
+        if sum(count for _, count in window) >= verdict.times:
+            return verdict.severity, verdict.action
+        return verdict.below, Action.NONE
+
+    def _decide(self, verdict: Verdict, at: float) -> None:
+        """The driver's own recovery action (Xid 154) outweighs the table for the same GPU."""
+        if verdict.code != "Xid154" or verdict.severity is not Severity.FATAL:
+            return
+        self._decided[verdict.device] = (at, verdict.action)
+        for (code, device), event in self._events.items():
+            if device == verdict.device and code.startswith("Xid") and event.finding.severity is Severity.FATAL:
+                event.finding = replace(event.finding, action=verdict.action)
+
+    def _close(self, verdict: Verdict) -> bool:
+        closed = [k for k in self._events if k[1] == verdict.device and k[0].startswith(verdict.closes)]
+        for key in closed:
+            del self._events[key]
+            self._windows.pop(key, None)
+        self._decided.pop(verdict.device, None)
+        return bool(closed)
+
+    def _trim(self) -> None:
+        while len(self._events) > self._limit:
+            rank = {Severity.OK: 0, Severity.WARN: 1, Severity.UNKNOWN: 2, Severity.FATAL: 3}
+            key = min(self._events, key=lambda k: (rank[self._events[k].finding.severity], self._events[k].last_at))
+            del self._events[key]
+            self._windows.pop(key, None)
+
+    def overrun(self, now: float) -> bool:
+        """The kernel overwrote records before they were read: what they said is unknown."""
+        verdict = Verdict("LinesLost", Severity.UNKNOWN, "the kernel wrote faster than we read; lines were lost")
+        return self._take(verdict, "", now)
+
+    def unreadable(self, why: str, now: float) -> bool:
+        """The log cannot be read at all."""
+        return self._take(Verdict("LogUnreadable", Severity.UNKNOWN, why), "", now)
+
+    def readable(self) -> bool:
+        """The log can be read again."""
+        return self._events.pop(("LogUnreadable", ""), None) is not None
+
+    def forget(self, now: float) -> bool:
+        """End harmless findings that have not been repeated; return whether there were some."""
+        old = [
+            key
+            for key, event in self._events.items()
+            if event.finding.severity is not Severity.FATAL and now - event.last_at > self._forget_s
+        ]
+        for key in old:
+            del self._events[key]
+            self._windows.pop(key, None)
+        return bool(old)
+
+    def clear(self, code: str, device: str = "") -> bool:
+        """End one finding by a person's word."""
+        return self._events.pop((code, device), None) is not None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Every open finding, oldest first."""
+        found = tuple(event.finding for event in self._events.values())
+        if self._observe_only:
+            return tuple(observed(f) if f.severity is Severity.FATAL else f for f in found)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what has to outlive a restart of the agent: position and open findings."""
+        return {
+            "boot_id": self.position.boot_id,
+            "sequence": self.position.sequence,
+            "at_s": self.position.at_s,
+            "events": [
+                {"finding": e.finding.to_dict(), "count": e.count, "last_at": e.last_at, "reported": e.reported}
+                for e in self._events.values()
+            ],
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Take up what ``to_dict`` gave; the state of another boot is ignored.
+
+        Raises:
+            KeyError, ValueError, TypeError: if it is not such a state.
+        """
+        if data["boot_id"] != self.position.boot_id:
+            return
+        events = {}
+        for item in data["events"]:
+            finding = Finding.from_dict(item["finding"])
+            event = _Event(finding, int(item["count"]), float(item["last_at"]), int(item["reported"]))
+            events[(finding.code, finding.device)] = event
+        self.position = Position(self.position.boot_id, int(data["sequence"]), float(data["at_s"]))
+        self._events = events
+
+    def restart_file(self) -> None:
+        """The file that stands in for /dev/kmsg was replaced or cut: its numbers begin anew, its time goes on."""
+        if self.position.at_s:
+            # The tolerance of Position.is_new is for the boot's beginning; here the last time read is exact.
+            self._booted_at = max(self._booted_at, self.position.at_s + 0.500001)
+        self.position = replace(self.position, sequence=-1)

@@ -1,0 +1,121 @@
+"""Slurm loads our plugin on this node.
+
+Without it ``--auto-resume`` would be ignored in silence. What is proved, in this order:
+
+1. a plugstack.conf that Slurm reads here names the plugin exactly once;
+2. the file is there, is a shared object, and holds the three symbols that Slurm looks for;
+3. ``srun --help`` lists ``--auto-resume``: this release of Slurm accepts and loads the file. slurmd itself keeps a
+   SPANK plugin only for the moment of a launch, so its memory map proves nothing.
+
+The third is asked again only when the file or plugstack.conf has changed. Settings: ``plugstack_paths``,
+``folders`` (where Slurm looks for a bare file name), ``file_name``, ``grace_s`` (300: a booting node gets its
+configuration from slurmctld, which may be away).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hyperpod.core.finding import Finding
+from hyperpod.core.node import Role
+from hyperpod.errors import CommandError, CommandTimeout
+from hyperpod.health.check import TWO_OF_THREE, WORKERS, Damping, Ports, Result, fatal, unknown, warn
+from hyperpod.ports.host import Host
+
+NAME = "plugin"
+
+_SYMBOLS = (b"spank_plugin_version", b"plugin_name", b"plugin_type", b"slurm_spank_init")
+
+
+@dataclass
+class PluginCheck:
+    """Follows the plugin from plugstack.conf to Slurm's own word."""
+
+    plugstack_paths: tuple[str, ...] = (
+        "/run/slurm/conf/plugstack.conf",
+        "/var/spool/slurmd/conf-cache/plugstack.conf",
+        "/etc/slurm/plugstack.conf",
+        "/opt/slurm/etc/plugstack.conf",
+    )
+    folders: tuple[str, ...] = ("/usr/lib/x86_64-linux-gnu/slurm-wlm", "/opt/slurm/lib/slurm", "/usr/lib/slurm")
+    file_name: str = "hyperpod.so"
+    grace_s: float = 300.0
+    interval_s: float = 60.0
+    deadline_s: float = 15.0
+    name: str = NAME
+    damping: Damping = TWO_OF_THREE
+    is_quick: bool = False
+    is_basic: bool = True
+    roles: frozenset[Role] = WORKERS
+    _proved: tuple[str, int] | None = field(default=None, repr=False)
+
+    def run(self, ports: Ports) -> Result:
+        """Prove that the plugin is loaded, or say which step fails."""
+        plugstack = _first_readable(ports.host, self.plugstack_paths)
+        if plugstack is None:
+            if ports.facts.uptime_s < self.grace_s:
+                return Result(not_ready="there is no plugstack.conf yet")
+            return _fails("PluginNotConfigured", "no plugstack.conf is found where Slurm looks")
+        where, text = plugstack
+        lines = parse_plugstack(text, self.file_name)
+        if not lines:
+            return _fails("PluginNotConfigured", f"{where} does not name {self.file_name}")
+        findings: list[Finding] = []
+        if len(lines) > 1:
+            findings.append(warn(NAME, "PluginTwice", f"{where} names {self.file_name} {len(lines)} times"))
+        path, data = self._read(ports.host, lines[0])
+        if data is None:
+            return _fails("PluginMissing", f"{path}, named in {where}, cannot be read")
+        if not data.startswith(b"\x7fELF") or any(symbol not in data for symbol in _SYMBOLS):
+            return _fails("PluginDamaged", f"{path} is not a plugin for Slurm (size {len(data)} bytes)")
+        state = (f"{where} {path} {text}", hash(data))
+        if state != self._proved:
+            try:
+                listed = "--auto-resume" in ports.host.run(["srun", "--help"], 10.0)
+            except CommandTimeout:
+                findings.append(unknown(NAME, "PluginUnproved", "srun --help does not answer"))
+                return Result(tuple(findings))
+            except CommandError as error:
+                if error.code == 127:
+                    # No srun on this node: the file is all that can be looked at.
+                    return Result(tuple(findings))
+                findings.append(unknown(NAME, "PluginUnproved", f"srun --help: {error}"))
+                return Result(tuple(findings))
+            if not listed:
+                return _fails("PluginRefused", f"Slurm does not load {path}: srun --help has no --auto-resume")
+            self._proved = state
+        return Result(tuple(findings))
+
+    def _read(self, host: Host, path: str) -> tuple[str, bytes | None]:
+        candidates = [path] if path.startswith("/") else [f"{folder}/{path}" for folder in self.folders]
+        for candidate in candidates:
+            try:
+                return candidate, host.read_bytes(candidate)
+            except OSError:
+                continue
+        return candidates[0], None
+
+
+def parse_plugstack(text: str, file_name: str) -> tuple[str, ...]:
+    """Return the paths by which a plugstack.conf names the plugin, one for each line that does."""
+    found = []
+    for line in text.splitlines():
+        match = re.match(r"\s*(?:required|optional)\s+(\S+)", line)
+        if match and match.group(1).rpartition("/")[2] == file_name:
+            found.append(match.group(1))
+    return tuple(found)
+
+
+def _first_readable(host: Host, paths: Sequence[str]) -> tuple[str, str] | None:
+    for path in paths:
+        try:
+            return path, host.read_text(path)
+        except OSError:
+            continue
+    return None
+
+
+def _fails(code: str, message: str) -> Result:
+    return Result((fatal(NAME, code, message),))

@@ -1,0 +1,239 @@
+"""The runner: when each check runs, how long it may take, and which of its findings count.
+
+Owns rhythm, deadlines and damping for all checks, so that no check has any of it. It starts nothing by itself:
+``due`` says what to start, ``finished`` takes the results, ``tick`` finds runs that hang. Time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from hyperpod.core.finding import Action, Finding, Severity
+from hyperpod.health.check import Check, Result
+
+Key = tuple[str, str, str]
+
+CHECK_HANGS = "CheckHangs"
+CHECK_FAILED = "CheckFailed"
+
+_FAST_S = 1.0
+"""Basic checks that have not passed yet are repeated this often, so that a booting node is ready soon."""
+
+_SPREAD = 0.618034
+"""First runs are spread over each check's interval by this share, so that they do not all fall on one moment."""
+
+
+@dataclass
+class _Slot:
+    check: Check
+    observe_only: bool
+    next_at: float
+    started_at: float | None = None
+    run_id: int = 0
+    hangs: bool = False
+    runs: int = 0
+    history: deque[frozenset[Key]] = field(default_factory=deque)
+    open: dict[Key, Finding] = field(default_factory=dict)
+    last: Result | None = None
+    has_passed: bool = False
+
+
+@dataclass(frozen=True)
+class CheckState:
+    """What the runner knows of one check, for people."""
+
+    name: str
+    runs: int
+    is_running: bool
+    hangs: bool
+    last_problem: str
+
+
+class Runner:
+    """Schedules checks and keeps the set of their open findings.
+
+    Args:
+        checks: The checks of this node.
+        observe_only: Names of checks whose findings may not take the node out of service.
+        boot_id, instance_id: Stamped on every finding.
+        start: Monotonic time at which the agent started.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[Check],
+        *,
+        observe_only: Collection[str] = (),
+        boot_id: str = "",
+        instance_id: str = "",
+        start: float = 0.0,
+    ) -> None:
+        self._boot_id = boot_id
+        self._instance_id = instance_id
+        self._slots: dict[str, _Slot] = {}
+        for index, check in enumerate(checks):
+            offset = 0.0 if check.is_basic else (index * _SPREAD % 1.0) * check.interval_s
+            slot = _Slot(check, check.name in observe_only, start + offset)
+            slot.history = deque(maxlen=check.damping.of)
+            self._slots[check.name] = slot
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all checks, in the registry's order."""
+        return tuple(self._slots)
+
+    @property
+    def quick_names(self) -> tuple[str, ...]:
+        """Names of the checks that run when a job has failed."""
+        return tuple(name for name, slot in self._slots.items() if slot.check.is_quick)
+
+    def due(self, now: float) -> tuple[tuple[Check, int], ...]:
+        """Return the checks to start now, each with the id of its run, and count them as started.
+
+        A check whose last run has not come back is never started a second time.
+        """
+        return self._start([s for s in self._slots.values() if s.next_at <= now], now)
+
+    def force(self, names: Collection[str], now: float) -> tuple[tuple[Check, int], ...]:
+        """Start the named checks now, whatever their rhythm; those that are running already are left out."""
+        return self._start([s for name, s in self._slots.items() if name in names], now)
+
+    def _start(self, slots: Sequence[_Slot], now: float) -> tuple[tuple[Check, int], ...]:
+        started = []
+        for slot in slots:
+            if slot.started_at is not None:
+                continue
+            slot.run_id += 1
+            slot.started_at = now
+            is_waiting = slot.check.is_basic and not slot.has_passed
+            slot.next_at = now + (min(_FAST_S, slot.check.interval_s) if is_waiting else slot.check.interval_s)
+            started.append((slot.check, slot.run_id))
+        return tuple(started)
+
+    def finished(self, name: str, run_id: int, result: Result | BaseException, now: float, at: datetime) -> bool:
+        """Take a run's result and return whether the open findings changed.
+
+        An exception is UNKNOWN: the check could not tell, which neither opens nor closes its other findings.
+        """
+        slot = self._slots[name]
+        if slot.started_at is None or run_id != slot.run_id:
+            return False
+        slot.started_at = None
+        slot.runs += 1
+        before = dict(slot.open)
+        if slot.hangs:
+            slot.hangs = False
+            slot.open.pop((name, CHECK_HANGS, ""), None)
+            slot.next_at = min(slot.next_at, now + _FAST_S)
+        if isinstance(result, BaseException):
+            message = f"the check {name} failed: {type(result).__name__}: {result}"
+            result = Result((Finding(name, CHECK_FAILED, Severity.UNKNOWN, message[:300]),))
+        else:
+            slot.has_passed = slot.has_passed or not result.why_not_ready
+        slot.last = result
+        self._damp(slot, result, at)
+        return before != slot.open
+
+    def _damp(self, slot: _Slot, result: Result, at: datetime) -> None:
+        present = {f.key: f for f in result.findings}
+        slot.history.append(frozenset(present))
+        is_blind = any(f.severity is Severity.UNKNOWN for f in result.findings)
+        damping = slot.check.damping
+        for key, finding in present.items():
+            seen = sum(key in run for run in slot.history)
+            # UNKNOWN is shown at once: it harms nobody, and hiding it would look like health.
+            counts_at_once = finding.is_hard or finding.severity is Severity.UNKNOWN
+            if key in slot.open or counts_at_once or seen >= damping.needed:
+                slot.open[key] = self._stamped(finding, slot, at)
+        for key in [k for k in slot.open if k not in present]:
+            if slot.open[key].severity is Severity.UNKNOWN:
+                del slot.open[key]
+                continue
+            recent = list(slot.history)[-damping.needed :]
+            is_gone = len(recent) >= damping.needed and not any(key in run for run in recent)
+            if is_gone and not is_blind:
+                del slot.open[key]
+
+    def _stamped(self, finding: Finding, slot: _Slot, at: datetime) -> Finding:
+        known = slot.open.get(finding.key)
+        since = known.since if known is not None else finding.since or at
+        if slot.observe_only and finding.severity is Severity.FATAL:
+            finding = observed(finding)
+        return replace(finding, since=since, boot_id=self._boot_id, instance_id=self._instance_id)
+
+    def tick(self, now: float, at: datetime) -> bool:
+        """Report runs that are past their deadline and return whether the open findings changed."""
+        changed = False
+        for slot in self._slots.values():
+            if slot.started_at is None or slot.hangs or now - slot.started_at <= slot.check.deadline_s:
+                continue
+            slot.hangs = changed = True
+            finding = self._hanging(slot, now)
+            slot.open[finding.key] = self._stamped(finding, slot, at)
+            slot.last = Result((finding,))
+        return changed
+
+    def _hanging(self, slot: _Slot, now: float) -> Finding:
+        name = slot.check.name
+        took = now - (slot.started_at or now)
+        message = f"the check {name} does not come back (started {took:.0f} s ago, at most {slot.check.deadline_s:g} s)"
+        return Finding(name, CHECK_HANGS, Severity.UNKNOWN, message)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return every open finding, in the registry's order."""
+        return tuple(f for slot in self._slots.values() for f in slot.open.values())
+
+    def suspicions(self, names: Collection[str]) -> tuple[Finding, ...]:
+        """Return what the last runs of these checks saw that damping has not opened yet."""
+        return tuple(
+            replace(f, boot_id=self._boot_id, instance_id=self._instance_id)
+            for name, slot in self._slots.items()
+            if name in names and slot.last is not None
+            for f in slot.last.findings
+            if f.key not in slot.open
+        )
+
+    def running(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return those of the named checks whose run has not come back."""
+        return tuple(n for n, slot in self._slots.items() if n in names and slot.started_at is not None)
+
+    def why_not_ready(self) -> str:
+        """Return why the node must not take its first job of this boot; empty when every basic check has passed."""
+        for name, slot in self._slots.items():
+            if not slot.check.is_basic or slot.has_passed:
+                continue
+            if slot.last is None:
+                return f"the check {name} has not run yet"
+            return slot.last.why_not_ready
+        return ""
+
+    def next_deadline(self) -> float | None:
+        """Return the next moment at which ``due`` or ``tick`` has something to do; None without checks."""
+        times = [
+            slot.next_at if slot.started_at is None else slot.started_at + slot.check.deadline_s + 0.001
+            for slot in self._slots.values()
+            if not slot.hangs
+        ]
+        return min(times, default=None)
+
+    def states(self) -> tuple[CheckState, ...]:
+        """Return what is known of each check, for ``hyperpod health``."""
+        return tuple(
+            CheckState(
+                name=name,
+                runs=slot.runs,
+                is_running=slot.started_at is not None,
+                hangs=slot.hangs,
+                last_problem=slot.last.why_not_ready if slot.last else "",
+            )
+            for name, slot in self._slots.items()
+        )
+
+
+def observed(finding: Finding) -> Finding:
+    """Return a FATAL finding as WARN that names what it would have asked for."""
+    message = f"{finding.message} (observed only, would have asked for {finding.action.value})"
+    return replace(finding, severity=Severity.WARN, action=Action.NONE, message=message)

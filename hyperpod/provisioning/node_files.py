@@ -1,0 +1,174 @@
+"""The configuration files of every node, made from the specification and the nodes' addresses. Pure.
+
+No instance is named in them, so a replacement needs no new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hyperpod.adapters.slurm.conf import (
+    SlurmLayout,
+    SlurmNode,
+    SlurmPartition,
+    render_cgroup_conf,
+    render_plugstack_conf,
+    render_slurm_conf,
+)
+from hyperpod.core.node import Role
+from hyperpod.core.provision import WantedNode, wanted_nodes
+from hyperpod.core.spec import ClusterSpec, spec_policies
+from hyperpod.ports.provider import NodeLaunch
+
+CONTROLLER_PORT = 6830
+METRICS_PORT = 9630
+KMSG_PATH = "/var/log/hyperpod/kmsg"
+BOOT_ID_PATH = "/run/hyperpod/boot_id"
+SHARED_MOUNTS = ("/fsx", "/home")
+_PARAMETERS_FILE = "provisioning_parameters.json"
+
+
+def slurm_layout(spec: ClusterSpec, addresses: Mapping[str, str]) -> SlurmLayout:
+    """Return what slurm.conf has to say about this cluster."""
+    nodes = wanted_nodes(spec)
+    head = next(node for node in nodes if node.role is Role.HEAD)
+    workers = [node for node in nodes if node.role is Role.WORKER]
+    local, slurm = spec.hyperpod.local, spec.hyperpod.slurm
+    cpus = local.cpus_per_node or os.cpu_count() or 1
+    names = list(dict.fromkeys(node.partition for node in workers if node.partition))
+    names += [group.partition for group in spec.workers if group.partition and group.partition not in names]
+    return SlurmLayout(
+        cluster=spec.cluster_name,
+        head_name=head.name,
+        head_address=addresses[head.name],
+        nodes=tuple(SlurmNode(node.name, addresses[node.name], cpus, local.memory_per_node) for node in workers),
+        partitions=tuple(
+            SlurmPartition(
+                name,
+                tuple(node.name for node in workers if node.partition == name and not node.is_spare),
+                is_default=name == spec.default_partition,
+            )
+            for name in names
+        ),
+        spares=tuple(node.name for node in workers if node.is_spare),
+        slurmd_timeout_s=int(slurm.slurmd_timeout.total_seconds()),
+        default_time_s=None if slurm.job_default_time is None else int(slurm.job_default_time.total_seconds()),
+        parameters=slurm.parameters,
+    )
+
+
+def node_launches(spec: ClusterSpec, addresses: Mapping[str, str], *, image_reference: str = "") -> list[NodeLaunch]:
+    """Return how each node of the specification is launched, head first."""
+    nodes = wanted_nodes(spec)
+    layout = slurm_layout(spec, addresses)
+    launches = []
+    for node in nodes:
+        lifecycle = spec.group(node.group).lifecycle
+        files = {
+            "node.env": _node_env(spec, node, layout),
+            "agent.json": _json(_agent_config(spec, node, nodes, addresses, layout)),
+        }
+        if node.role is Role.HEAD:
+            files["slurm.conf"] = render_slurm_conf(layout)
+            files["cgroup.conf"] = render_cgroup_conf()
+            files["plugstack.conf"] = render_plugstack_conf()
+            files["controller.json"] = _json(_controller_config(spec, nodes, addresses))
+        source = lifecycle.source or ""
+        if source and spec.provisioning_parameters is not None and not (Path(source) / _PARAMETERS_FILE).exists():
+            files[f"lifecycle/{_PARAMETERS_FILE}"] = _json(spec.provisioning_parameters)
+        launches.append(
+            NodeLaunch(
+                cluster=spec.cluster_name,
+                node=node.name,
+                group=node.group,
+                role=node.role,
+                instance_type=node.instance_type,
+                files=files,
+                lifecycle_source=source if lifecycle.on_create or lifecycle.on_init_complete else "",
+                image=spec.hyperpod.local.image.value,
+                image_reference=image_reference,
+                shared_storage=spec.hyperpod.shared_storage or "",
+            )
+        )
+    return launches
+
+
+def _node_env(spec: ClusterSpec, node: WantedNode, layout: SlurmLayout) -> str:
+    lifecycle = spec.group(node.group).lifecycle
+    variables = {
+        "HP_CLUSTER": spec.cluster_name,
+        "HP_NODE": node.name,
+        "HP_GROUP": node.group,
+        "HP_ROLE": node.role.value,
+        "HP_HEAD_NODE": layout.head_name,
+        "HP_HEAD_ADDRESS": layout.head_address,
+        "HP_INSTANCE_TYPE": node.instance_type,
+        "HP_SHARED_MOUNTS": " ".join(SHARED_MOUNTS),
+        "HP_ON_CREATE": lifecycle.on_create or "",
+        "HP_ON_INIT_COMPLETE": lifecycle.on_init_complete or "",
+    }
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
+
+
+def _agent_config(
+    spec: ClusterSpec, node: WantedNode, nodes: Sequence[WantedNode], addresses: Mapping[str, str], layout: SlurmLayout
+) -> dict[str, Any]:
+    policies = spec_policies(spec)
+    return {
+        "cluster": spec.cluster_name,
+        "node": node.name,
+        "group": node.group,
+        "role": node.role.value,
+        # Filled in on the machine itself.
+        "instance_id": "",
+        "head_node": layout.head_name,
+        "head_address": layout.head_address,
+        "controller_port": CONTROLLER_PORT,
+        "kmsg_path": KMSG_PATH,
+        "boot_id_path": BOOT_ID_PATH,
+        "shared_mounts": list(SHARED_MOUNTS),
+        "cpus": next((worker.cpus for worker in layout.nodes if worker.name == node.name), None),
+        "memory_mb": next((worker.memory_mb for worker in layout.nodes if worker.name == node.name), None),
+        "heartbeat_interval_s": policies["resume"]["heartbeat_interval_s"],
+        "lease_s": policies["resume"]["lease_s"],
+        "peers": [
+            {"node": other.name, "address": addresses[other.name], "role": other.role.value}
+            for other in nodes
+            if other.name != node.name
+        ],
+        "health": policies["health"],
+    }
+
+
+def _controller_config(
+    spec: ClusterSpec, nodes: Sequence[WantedNode], addresses: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        "cluster": spec.cluster_name,
+        "port": CONTROLLER_PORT,
+        "metrics_port": METRICS_PORT,
+        "state_dir": "/var/lib/hyperpod",
+        "slurm_state_dir": "/var/spool/slurmctld",
+        "provider": {"kind": spec.provider.value, "socket": "/run/hyperpod-cloud/provider.sock"},
+        "policies": spec_policies(spec),
+        "nodes": [
+            {
+                "node": node.name,
+                "group": node.group,
+                "role": node.role.value,
+                "address": addresses[node.name],
+                "partition": node.partition,
+                "spare": node.is_spare,
+            }
+            for node in nodes
+        ],
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"

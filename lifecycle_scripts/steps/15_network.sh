@@ -1,0 +1,18 @@
+#!/bin/bash
+# Checks address and name, and closes the way to any cloud's metadata service.
+set -euo pipefail
+# shellcheck source=../lib/common.sh
+. "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
+
+ip route replace blackhole 169.254.169.254/32
+
+for ((i = 0; i < 100; i++)); do
+	if ip -4 -o addr show | grep -qF " $HP_ADDRESS/"; then break; fi
+	sleep 0.1
+done
+ip -4 -o addr show | grep -qF " $HP_ADDRESS/" || hp_die "no interface has the address $HP_ADDRESS"
+
+# torchrun's rendezvous hangs without a word when the own name does not resolve to the own address.
+resolved=$(getent ahostsv4 "$HP_NODE" | awk 'NR == 1 { print $1 }')
+[[ $resolved == "$HP_ADDRESS" ]] || hp_die "$HP_NODE resolves to '$resolved', not $HP_ADDRESS"
+[[ $(hostname) == "$HP_NODE" ]] || hp_die "the host name is $(hostname), not $HP_NODE"

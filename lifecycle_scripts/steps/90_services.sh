@@ -1,0 +1,14 @@
+#!/bin/bash
+# Starts the daemons of this role. Their units refuse to start without /run/hyperpod/born.
+set -euo pipefail
+# shellcheck source=../lib/common.sh
+. "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
+
+case $HP_ROLE in
+head) systemctl start slurmctld.service && systemctl start --no-block hyperpod-controller.service ;;
+# Not waited for: while slurmctld is away they keep trying by themselves.
+worker) systemctl start --no-block slurmd.service ;;
+login) systemctl start --no-block sackd.service ;;
+*) hp_die "unknown role $HP_ROLE" ;;
+esac
+systemctl start --no-block hyperpod-agent.service

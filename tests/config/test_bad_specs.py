@@ -1,0 +1,378 @@
+"""Tables of wrong specs with the exact line that a person sees."""
+
+from __future__ import annotations
+
+import pytest
+from spec_texts import LOCAL, Mistakes
+
+# (what is replaced, by what, the lines expected)
+WRONG_IN_ONE_PLACE: dict[str, tuple[str, str, list[str]]] = {
+    "a misspelt key of a group": (
+        "    InstanceCount: 4",
+        "    InstanceCont: 4",
+        ["cluster.yaml:7: at InstanceGroups[1].InstanceCont: unknown key; did you mean InstanceCount?"],
+    ),
+    "a key of nobody": (
+        "ClusterName: demo",
+        "ClusterName: demo\nZzz: 1",
+        [
+            "cluster.yaml:2: at Zzz: unknown key; valid keys: Hyperpod, AutoScaling, ClusterName, ClusterRole, "
+            "InstanceGroups, NodeProvisioningMode, NodeRecovery, Orchestrator, RestrictedInstanceGroups, "
+            "RestrictedInstanceGroupsConfig, Tags, TieredStorageConfig, VpcConfig"
+        ],
+    ),
+    "a key of the block at the top": (
+        "ClusterName: demo",
+        "ClusterName: demo\nspares: 1",
+        ["cluster.yaml:2: at spares: unknown key; did you mean Hyperpod.Spares?"],
+    ),
+    "the block misspelt": (
+        "Hyperpod:",
+        "HyperPod:",
+        ["cluster.yaml:9: at HyperPod: unknown key; did you mean Hyperpod?"],
+    ),
+    "an underscore in the name": (
+        "ClusterName: demo",
+        "ClusterName: my_demo",
+        ["cluster.yaml:1: at ClusterName: 'my_demo': allowed are letters, digits and '-' between them"],
+    ),
+    "a name too long": (
+        "ClusterName: demo",
+        f"ClusterName: {'x' * 64}",
+        ["cluster.yaml:1: at ClusterName: must have 1 to 63 characters, got 64"],
+    ),
+    "a number as a name": (
+        "ClusterName: demo",
+        "ClusterName: 17",
+        ["cluster.yaml:1: at ClusterName: must be text, got 17; put it in quotes"],
+    ),
+    "no name": (
+        "ClusterName: demo\n",
+        "",
+        ["cluster.yaml:1: at ClusterName: is required but missing"],
+    ),
+    "a count as text": (
+        "    InstanceCount: 4",
+        '    InstanceCount: "4"',
+        ["cluster.yaml:7: at InstanceGroups[1].InstanceCount: must be a whole number, got '4'"],
+    ),
+    "a count below zero": (
+        "    InstanceCount: 4",
+        "    InstanceCount: -1",
+        [
+            "cluster.yaml:2: at InstanceGroups: no workers; at least one worker group needs InstanceCount 1 or more",
+            "cluster.yaml:7: at InstanceGroups[1].InstanceCount: must be 0 to 6758, got -1",
+        ],
+    ),
+    "a count above the service's limit": (
+        "    InstanceCount: 4",
+        "    InstanceCount: 7000",
+        ["cluster.yaml:7: at InstanceGroups[1].InstanceCount: must be 0 to 6758, got 7000"],
+    ),
+    "no workers": (
+        "    InstanceCount: 4\n    SlurmConfig: {NodeType: Compute, PartitionNames: [dev]}\n"
+        "Hyperpod:\n  Provider: local\n  Spares: 1",
+        "    InstanceCount: 0\n    SlurmConfig: {NodeType: Compute, PartitionNames: [dev]}\n"
+        "Hyperpod:\n  Provider: local",
+        ["cluster.yaml:2: at InstanceGroups: no workers; at least one worker group needs InstanceCount 1 or more"],
+    ),
+    "an instance type that is not one": (
+        "    InstanceCount: 4",
+        "    InstanceCount: 4\n    InstanceType: ml.c5.xlarg",
+        [
+            "cluster.yaml:8: at InstanceGroups[1].InstanceType: 'ml.c5.xlarg' is not a valid value; "
+            "did you mean ml.c5.xlarge?"
+        ],
+    ),
+    "a role in lower case": (
+        "NodeType: Compute",
+        "NodeType: compute",
+        [
+            "cluster.yaml:8: at InstanceGroups[1].SlurmConfig.NodeType: must be one of Controller, Login, Compute, "
+            "got 'compute'; did you mean Compute?"
+        ],
+    ),
+    "two head node groups": (
+        "NodeType: Compute, PartitionNames: [dev]",
+        "NodeType: Controller",
+        [
+            "cluster.yaml:2: at InstanceGroups: no workers; at least one worker group needs InstanceCount 1 or more",
+            "cluster.yaml:6: at InstanceGroups[1]: second head node group worker; head is one, and only one is allowed",
+        ],
+    ),
+    "no head node": (
+        "NodeType: Controller",
+        "NodeType: Login",
+        ["cluster.yaml:2: at InstanceGroups: no head node group; exactly one group needs that role"],
+    ),
+    "two head nodes in the group": (
+        "    InstanceCount: 1",
+        "    InstanceCount: 2",
+        ["cluster.yaml:4: at InstanceGroups[0].InstanceCount: the head node group head needs InstanceCount 1, got 2"],
+    ),
+    "a head node in a partition": (
+        "{NodeType: Controller}",
+        "{NodeType: Controller, PartitionNames: [dev]}",
+        [
+            "cluster.yaml:5: at InstanceGroups[0].SlurmConfig: head group head cannot be in a partition, got dev; "
+            "only workers can"
+        ],
+    ),
+    "a login group in a partition": (
+        "  - InstanceGroupName: worker",
+        "  - InstanceGroupName: login\n    InstanceCount: 1\n"
+        "    SlurmConfig: {NodeType: Login, PartitionNames: [dev]}\n  - InstanceGroupName: worker",
+        [
+            "cluster.yaml:8: at InstanceGroups[1].SlurmConfig: login group login cannot be in a partition, got dev; "
+            "only workers can"
+        ],
+    ),
+    "workers in no partition": (
+        ", PartitionNames: [dev]",
+        "",
+        ["cluster.yaml:8: at InstanceGroups[1].SlurmConfig: worker group worker needs the name of a partition"],
+    ),
+    "a reserved partition": (
+        "[dev]",
+        "[hyperpod-spare]",
+        ["cluster.yaml:8: at InstanceGroups[1].SlurmConfig: partition name hyperpod-spare is reserved; choose another"],
+    ),
+    "a name twice": (
+        "InstanceGroupName: worker",
+        "InstanceGroupName: head",
+        [
+            "cluster.yaml:6: at InstanceGroups[1].InstanceGroupName: head is already the name of another group; "
+            "every group needs its own"
+        ],
+    ),
+    "names that differ in case": (
+        "InstanceGroupName: worker",
+        "InstanceGroupName: HEAD",
+        [
+            "cluster.yaml:6: at InstanceGroups[1].InstanceGroupName: HEAD differs from head only in case; "
+            "every group needs its own"
+        ],
+    ),
+    "one group without a role": (
+        "    SlurmConfig: {NodeType: Controller}\n",
+        "",
+        [
+            "cluster.yaml:3: at InstanceGroups[0]: has no SlurmConfig while other groups have one; "
+            "give every group its NodeType"
+        ],
+    ),
+    "as many spares as nodes": (
+        "Spares: 1",
+        "Spares: 4",
+        [
+            "cluster.yaml:11: at Hyperpod.Spares.worker: group worker has 4 instances, so at most 3 can be spares, "
+            "got 4; at least one must work"
+        ],
+    ),
+    "spares below zero": (
+        "Spares: 1",
+        "Spares: {worker: -1}",
+        ["cluster.yaml:11: at Hyperpod.Spares.worker: must be at least 0, got -1"],
+    ),
+    "spares of an unknown group": (
+        "Spares: 1",
+        "Spares: {workers: 1}",
+        ["cluster.yaml:11: at Hyperpod.Spares.workers: no instance group workers; did you mean worker?"],
+    ),
+    "spares of the head node": (
+        "Spares: 1",
+        "Spares: {head: 1}",
+        ["cluster.yaml:11: at Hyperpod.Spares.head: head group head cannot have spares; only worker groups can"],
+    ),
+    "a bare number of spares with two worker groups": (
+        "Hyperpod:",
+        "  - InstanceGroupName: more\n    InstanceCount: 1\n"
+        "    SlurmConfig: {NodeType: Compute, PartitionNames: [dev]}\nHyperpod:",
+        [
+            "cluster.yaml:14: at Hyperpod.Spares: a bare number needs exactly one worker group, there are 2 "
+            "(worker, more); write 'GROUP: 1'"
+        ],
+    ),
+    "a provider that is not one": (
+        "Provider: local",
+        "Provider: locl",
+        [
+            "cluster.yaml:10: at Hyperpod.Provider: must be one of local, ec2, sagemaker, got 'locl'; "
+            "did you mean local?"
+        ],
+    ),
+    "a default partition of nobody": (
+        "Spares: 1",
+        "Slurm: {DefaultPartition: prod}",
+        [
+            "cluster.yaml:11: at Hyperpod.Slurm.DefaultPartition: no worker group is in partition prod; "
+            "partitions are dev"
+        ],
+    ),
+    "Slurm's own parameter": (
+        "Spares: 1",
+        "Slurm: {Parameters: {SlurmctldHost: x}}",
+        ["cluster.yaml:11: at Hyperpod.Slurm.Parameters: SlurmctldHost is set by hyperpod and cannot be given here"],
+    ),
+    "a parameter with a second line": (
+        "Spares: 1",
+        'Slurm: {Parameters: {Foo: "a\\nb"}}',
+        ["cluster.yaml:11: at Hyperpod.Slurm.Parameters: the value of Foo must be one line of text without '#'"],
+    ),
+    "a duration without sense": (
+        "Spares: 1",
+        "Resume: {Lease: 10 parsecs}",
+        ["cluster.yaml:11: at Hyperpod.Resume.Lease: must be a duration such as 90, 90s, 5m or 1h, got '10 parsecs'"],
+    ),
+    "a duration below zero": (
+        "Spares: 1",
+        "Resume: {Lease: -1}",
+        ["cluster.yaml:11: at Hyperpod.Resume.Lease: must be a duration such as 90, 90s, 5m or 1h, got -1"],
+    ),
+    "a duration below the least": (
+        "Spares: 1",
+        "Health: {Interval: 100ms}",
+        ["cluster.yaml:11: at Hyperpod.Health.Interval: must be at least 1 second, got 0.1 s"],
+    ),
+    "a lease shorter than the silence that counts": (
+        "Spares: 1",
+        "Resume: {Lease: 2s}",
+        ["cluster.yaml:11: at Hyperpod.Resume: Lease (2 s) must be at least HeartbeatInterval x HeartbeatMisses (3 s)"],
+    ),
+    "a switch as a number": (
+        "Spares: 1",
+        "Resume: {Default: 1}",
+        ["cluster.yaml:11: at Hyperpod.Resume.Default: must be on or off, got 1"],
+    ),
+    "a switch as a word": (
+        "Spares: 1",
+        "Resume: {Default: perhaps}",
+        ["cluster.yaml:11: at Hyperpod.Resume.Default: must be on or off, got 'perhaps'"],
+    ),
+    "a number as a switch": (
+        "Spares: 1",
+        "Resume: {MaxAttempts: on}",
+        ["cluster.yaml:11: at Hyperpod.Resume.MaxAttempts: must be a number, got on"],
+    ),
+    "half a number": (
+        "Spares: 1",
+        "Resume: {MaxAttempts: 2.5}",
+        ["cluster.yaml:11: at Hyperpod.Resume.MaxAttempts: must be a whole number, got 2.5"],
+    ),
+    "a policy word that is none": (
+        "Spares: 1",
+        "Resume: {OnTimeLimit: stopp}",
+        ["cluster.yaml:11: at Hyperpod.Resume.OnTimeLimit: must be stop or resume, got 'stopp'; did you mean stop?"],
+    ),
+    "a misspelt key in the block": (
+        "Spares: 1",
+        "Repair: {BreakerNode: 2}",
+        ["cluster.yaml:11: at Hyperpod.Repair.BreakerNode: unknown key; did you mean BreakerNodes?"],
+    ),
+    "Python's spelling of a key": (
+        "Spares: 1",
+        "Repair: {breaker_nodes: 2}",
+        ["cluster.yaml:11: at Hyperpod.Repair.breaker_nodes: unknown key; did you mean BreakerNodes?"],
+    ),
+    "a section that is a list": (
+        "Spares: 1",
+        "Repair: [1]",
+        ["cluster.yaml:11: at Hyperpod.Repair: must be a mapping, got a list"],
+    ),
+    "a checkpoint folder with an unknown field": (
+        "Spares: 1",
+        "Resume: {CheckpointDir: '/fsx/{jobid}'}",
+        [
+            "cluster.yaml:11: at Hyperpod.Resume.CheckpointDir: unknown field {jobid}; "
+            "allowed are {job_id}, {job_name}, {user}"
+        ],
+    ),
+    "a checkpoint folder that is relative": (
+        "Spares: 1",
+        "Resume: {CheckpointDir: ckpt}",
+        ["cluster.yaml:11: at Hyperpod.Resume.CheckpointDir: must be an absolute path without '..', got 'ckpt'"],
+    ),
+    "a subnet that is none": (
+        "Spares: 1",
+        "Local: {Subnet: 10.0.0.1/24}",
+        [
+            "cluster.yaml:11: at Hyperpod.Local.Subnet: must be an IPv4 network such as 10.89.40.0/24, "
+            "got '10.0.0.1/24' (10.0.0.1/24 has host bits set)"
+        ],
+    ),
+    "podman's own subnet": (
+        "Spares: 1",
+        "Local: {Subnet: 10.88.5.0/24}",
+        [
+            "cluster.yaml:11: at Hyperpod.Local.Subnet: 10.88.5.0/24 overlaps 10.88.0.0/16 (podman's default network); "
+            "choose another such as 10.89.40.0/24"
+        ],
+    ),
+    "a public subnet": (
+        "Spares: 1",
+        "Local: {Subnet: 8.8.8.0/24}",
+        [
+            "cluster.yaml:11: at Hyperpod.Local.Subnet: must be a private network (10.0.0.0/8, 172.16.0.0/12 or "
+            "192.168.0.0/16), got 8.8.8.0/24"
+        ],
+    ),
+    "a shared folder that is missing": (
+        "Spares: 1",
+        "SharedStorage: /nowhere/fsx",
+        [
+            "cluster.yaml:11: at Hyperpod.SharedStorage: folder /nowhere/fsx does not exist; "
+            "make it first: mkdir -p /nowhere/fsx"
+        ],
+    ),
+    "a shared folder of the system": (
+        "Spares: 1",
+        "SharedStorage: /etc",
+        ["cluster.yaml:11: at Hyperpod.SharedStorage: /etc belongs to this machine's system; give a folder of its own"],
+    ),
+    "a key twice": (
+        "  Spares: 1",
+        "  Spares: 1\n  Spares: 2",
+        ["cluster.yaml:12: at Hyperpod.Spares: key given twice, first on line 11"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_IN_ONE_PLACE)
+def test_one_mistake_gives_exactly_its_line(case: str, mistakes: Mistakes) -> None:
+    old, new, expected = WRONG_IN_ONE_PLACE[case]
+    assert LOCAL.count(old) >= 1
+    assert mistakes(LOCAL.replace(old, new, 1)) == expected
+
+
+def test_all_mistakes_are_shown_at_once_in_the_order_of_the_file(mistakes: Mistakes) -> None:
+    text = LOCAL.replace("demo", "my_demo").replace("InstanceCount: 4", "InstanceCont: 4").replace("local", "locl")
+    assert [line.split(": ")[0] for line in mistakes(text)] == ["cluster.yaml:1", "cluster.yaml:7", "cluster.yaml:10"]
+
+
+def test_more_than_fifty_mistakes_are_cut(mistakes: Mistakes) -> None:
+    lines = mistakes("".join(f"Zzz{number}: 1\n" for number in range(60)))
+    assert len(lines) == 51
+    assert lines[-1] == "cluster.yaml: and 12 more mistakes"
+
+
+def test_a_subnet_too_small_for_the_nodes_is_named_with_its_room(mistakes: Mistakes) -> None:
+    text = LOCAL.replace("InstanceCount: 4", "InstanceCount: 5") + "  Local: {Subnet: 10.1.2.8/29}\n"
+    assert mistakes(text) == [
+        "cluster.yaml:12: at Hyperpod.Local.Subnet: 10.1.2.8/29 has room for 5 nodes, the spec has 6; "
+        "give a larger network"
+    ]
+
+
+def test_a_group_name_that_makes_host_names_too_long_is_refused(mistakes: Mistakes) -> None:
+    text = LOCAL.replace("InstanceGroupName: worker", f"InstanceGroupName: {'w' * 63}")
+    assert mistakes(text) == [
+        "cluster.yaml:6: at InstanceGroups[1].InstanceGroupName: node names such as wwwwwwwwwwww…-4 would be longer "
+        "than a host name may be (63)"
+    ]
+
+
+def test_a_misspelt_health_check_is_named_when_the_checks_are_known(mistakes: Mistakes) -> None:
+    text = LOCAL + "  Health: {Checks: {disk_spac: {Enabled: off}}}\n"
+    assert mistakes(text, known_checks=["disk_space", "clock"]) == [
+        "cluster.yaml:12: at Hyperpod.Health.Checks.disk_spac: no check disk_spac; did you mean disk_space?"
+    ]

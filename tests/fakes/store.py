@@ -1,0 +1,114 @@
+"""A journal in memory, with the rules of the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from hyperpod.core.job import JobRecord
+from hyperpod.core.node import Repair
+from hyperpod.errors import StoreError
+from hyperpod.ports.store import Event, Intent
+
+
+class MemoryStore:
+    """Implements ``ports.store.Store``. ``next_error`` is raised by the next write and then forgotten."""
+
+    def __init__(self) -> None:
+        self.next_error: Exception | None = None
+        self._intents: dict[str, Intent] = {}
+        self._attempts: dict[str, int] = {}
+        self._jobs: dict[int, JobRecord] = {}
+        self._repairs: dict[str, Repair] = {}
+        self._events: list[Event] = []
+        self._values: dict[str, str] = {}
+
+    def intend(self, key: str, kind: str, target: str, now: datetime) -> Intent:
+        self._may_fail()
+        before = self._intents.get(key)
+        if before is None:
+            self._intents[key], self._attempts[key] = Intent(key, kind, target, now), 1
+        elif not before.is_done and before.done_at is not None:
+            self._intents[key] = replace(before, intended_at=now, done_at=None, error="")
+            self._attempts[key] += 1
+        return self._intents[key]
+
+    def finish(self, key: str, now: datetime, error: str = "") -> None:
+        self._may_fail()
+        if key not in self._intents:
+            raise StoreError(f"nothing was intended under the key {key}")
+        self._intents[key] = replace(self._intents[key], is_done=not error, done_at=now, error=error)
+
+    def unfinished(self) -> Sequence[Intent]:
+        return sorted((i for i in self._intents.values() if i.done_at is None), key=lambda i: i.intended_at)
+
+    def attempts(self, key: str) -> int:
+        return self._attempts.get(key, 0)
+
+    def put_job(self, record: JobRecord) -> None:
+        self._may_fail()
+        # Through plain values, so that a record which the real journal could not keep fails here too.
+        self._jobs[record.job_id] = JobRecord.from_dict(record.to_dict())
+
+    def job(self, job_id: int) -> JobRecord | None:
+        return self._jobs.get(job_id)
+
+    def jobs(self) -> Sequence[JobRecord]:
+        return [self._jobs[job_id] for job_id in sorted(self._jobs)]
+
+    def put_repair(self, repair: Repair) -> None:
+        self._may_fail()
+        self._repairs[repair.node] = Repair.from_dict(repair.to_dict())
+
+    def drop_repair(self, node: str) -> None:
+        self._may_fail()
+        self._repairs.pop(node, None)
+
+    def repairs(self) -> Sequence[Repair]:
+        return [self._repairs[node] for node in sorted(self._repairs)]
+
+    def add_event(
+        self,
+        kind: str,
+        message: str,
+        now: datetime,
+        *,
+        node: str = "",
+        job_id: int | None = None,
+        uid: int | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> Event:
+        self._may_fail()
+        event = Event(len(self._events) + 1, now, kind, message, node, job_id, uid, data)
+        self._events.append(event)
+        return event
+
+    def events(
+        self, *, after: int = 0, limit: int = 1000, job_id: int | None = None, node: str = ""
+    ) -> Sequence[Event]:
+        found = (
+            event
+            for event in self._events
+            if event.event_id > after and job_id in (None, event.job_id) and node in ("", event.node)
+        )
+        return list(found)[:limit]
+
+    def last_event_id(self) -> int:
+        return len(self._events)
+
+    def set_value(self, key: str, value: str) -> None:
+        self._may_fail()
+        self._values[key] = value
+
+    def value(self, key: str) -> str | None:
+        return self._values.get(key)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _may_fail(self) -> None:
+        error, self.next_error = self.next_error, None
+        if error is not None:
+            raise error
