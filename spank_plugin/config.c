@@ -50,6 +50,17 @@ static const struct {
 	{ "timeout_ms", read_timeout, "1 to 1800" },
 };
 
+/* For the administrator, in slurmd's log; a person who submits a job sees it with -v -v only. */
+static void complain(const char *word, const char *what, const char *allowed)
+{
+	enum spank_context context = spank_context();
+
+	if (context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR)
+		hp_debug("plugstack.conf: '%s' ignored: %s %s", word, what, allowed);
+	else
+		hp_info("plugstack.conf: '%s' ignored: %s %s", word, what, allowed);
+}
+
 static void read_word(struct hp_config *config, const char *word)
 {
 	const char *equals = strchr(word, '=');
@@ -59,11 +70,10 @@ static void read_word(struct hp_config *config, const char *word)
 		if (strlen(words[i].key) != key_len || strncmp(words[i].key, word, key_len) != 0)
 			continue;
 		if (equals == NULL || words[i].read(config, equals + 1) != 0)
-			hp_info("plugstack.conf: '%s' ignored: %s must be %s", word,
-				 words[i].key, words[i].allowed);
+			complain(word, "it must be", words[i].allowed);
 		return;
 	}
-	hp_info("plugstack.conf: '%s' ignored: known are socket=, default=, timeout_ms=", word);
+	complain(word, "known are", "socket=, default=, timeout_ms=");
 }
 
 struct hp_config hp_config_read(int ac, char *const argv[])

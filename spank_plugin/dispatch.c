@@ -64,6 +64,15 @@ int slurm_spank_init_post_opt(spank_t spank, int ac, char *argv[])
 	return (ESPANK_SUCCESS);
 }
 
+int slurm_spank_task_init(spank_t spank, int ac, char *argv[])
+{
+	(void)ac;
+	(void)argv;
+	if (spank_context() == S_CTX_REMOTE)
+		hp_remote_task_init(spank);
+	return (ESPANK_SUCCESS);
+}
+
 int slurm_spank_task_post_fork(spank_t spank, int ac, char *argv[])
 {
 	(void)ac;

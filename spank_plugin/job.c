@@ -55,6 +55,16 @@ static int64_t get_env_number(spank_t spank, const char *name)
 	return ((int64_t)value);
 }
 
+int64_t hp_job_restart_count(spank_t spank)
+{
+	int64_t count = get_number(spank, S_SLURM_RESTART_COUNT, "restart count");
+	int64_t from_env = get_env_number(spank, "SLURM_RESTART_COUNT");
+
+	if (from_env > count)
+		count = from_env;
+	return (count == HP_NULL ? 0 : count);
+}
+
 /* Slurm tells only the batch step; a step started by srun inherits the batch step's variables. */
 static void describe_array(spank_t spank, struct hp_report *report)
 {
@@ -126,12 +136,7 @@ int hp_job_describe(spank_t spank, struct hp_report *report, char node[HP_NODE_L
 		return (-1);
 	}
 	report->uid = (int64_t)uid;
-	report->restart_count = get_number(spank, S_SLURM_RESTART_COUNT, "restart count");
-	/* As with arrays, a step started by srun has only the batch step's variable. */
-	if (report->restart_count <= 0 && report->step_id != HP_STEP_BATCH)
-		report->restart_count = get_env_number(spank, "SLURM_RESTART_COUNT");
-	if (report->restart_count == HP_NULL)
-		report->restart_count = 0;
+	report->restart_count = hp_job_restart_count(spank);
 	describe_array(spank, report);
 	describe_het(spank, report);
 	describe_node(node);

@@ -16,16 +16,20 @@ static void set_env(const char *name, const char *value)
 }
 
 /* What one attempt of the job around us was told means nothing to a new job. */
-static void forget_attempt(void)
+static void forget_attempt(bool is_armed)
 {
 	static const char *const names[] = { HP_ENV_ATTEMPT, HP_ENV_RESUME_FROM,
 					     HP_ENV_PREVIOUS_FAILURE, HP_ENV_PEER_LOST };
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		set_env(names[i], NULL);
+	/* sbatch would hand it on, and we would count the new job's attempts from there. */
+	if (is_armed)
+		set_env("SLURM_RESTART_COUNT", NULL);
 }
 
-static void apply_wish(const struct hp_config *config, bool is_allocator, bool inside_job)
+/* Returns whether the job is armed. */
+static bool apply_wish(const struct hp_config *config, bool is_allocator, bool inside_job)
 {
 	struct hp_wish_input in = {
 		.place = is_allocator ? HP_PLACE_ALLOCATOR : HP_PLACE_SRUN,
@@ -45,6 +49,7 @@ static void apply_wish(const struct hp_config *config, bool is_allocator, bool i
 			HP_ATTEMPTS_MAX);
 	set_env(HP_ENV_AUTO_RESUME, wish.auto_resume[0] != '\0' ? wish.auto_resume : NULL);
 	set_env(HP_ENV_ARMED_BY, hp_policy_armed_name(wish.armed_by));
+	return (wish.armed_by != HP_ARMED_NOT);
 }
 
 /*
@@ -61,9 +66,10 @@ void hp_local_init_post_opt(const struct hp_config *config, bool is_allocator)
 {
 	bool inside_job = getenv("SLURM_JOB_ID") != NULL;
 
+	bool is_armed = apply_wish(config, is_allocator, inside_job);
+
 	if (is_allocator && inside_job)
-		forget_attempt();
-	apply_wish(config, is_allocator, inside_job);
+		forget_attempt(is_armed);
 	if (hp_options_checkpoint_dir() != NULL)
 		set_env(HP_ENV_CHECKPOINT_DIR, hp_options_checkpoint_dir());
 }

@@ -13,7 +13,8 @@
 
 /* One slurmstepd serves one step, so this is all there is to remember. */
 static struct {
-	bool active; /* a step that has reports; the extern step has none */
+	bool active;	   /* a step that has reports; the extern step has none */
+	bool counts_alone; /* nobody but us said which attempt this is */
 	struct hp_agent agent;
 	struct hp_report report; /* the step's part; a copy is completed for each message */
 	struct hp_wish wish;
@@ -26,14 +27,6 @@ static void set_env(spank_t spank, const char *name, const char *value)
 	spank_err_t err = spank_setenv(spank, name, value, 1);
 
 	if (err != ESPANK_SUCCESS)
-		hp_info("can't set %s: %s", name, spank_strerror(err));
-}
-
-static void set_env_if_missing(spank_t spank, const char *name, const char *value)
-{
-	spank_err_t err = spank_setenv(spank, name, value, 0);
-
-	if (err != ESPANK_SUCCESS && err != ESPANK_ENV_EXISTS)
 		hp_info("can't set %s: %s", name, spank_strerror(err));
 }
 
@@ -113,17 +106,36 @@ static void ask_env(spank_t spank)
 		set_env(spank, lines[i].key, lines[i].value);
 }
 
-/* A script needs one code path only, with an agent or without. */
-static void fill_attempt(spank_t spank)
+static void set_attempt(spank_t spank)
 {
 	char attempt[32];
 
+	(void)snprintf(attempt, sizeof(attempt), "%lld",
+		       (long long)hp_job_restart_count(spank) + 1);
+	set_env(spank, HP_ENV_ATTEMPT, attempt);
+}
+
+/* A script needs one code path only, with an agent or without. */
+static void fill_attempt(spank_t spank)
+{
+	char text[HP_VALUE_LEN];
+	spank_err_t err;
+
 	if (step.wish.armed_by == HP_ARMED_NOT)
 		return;
-	(void)snprintf(attempt, sizeof(attempt), "%lld",
-		       (long long)step.report.restart_count + 1);
-	set_env_if_missing(spank, HP_ENV_ATTEMPT, attempt);
-	set_env_if_missing(spank, HP_ENV_RESUME_FROM, "");
+	err = spank_setenv(spank, HP_ENV_RESUME_FROM, "", 0);
+	if (err != ESPANK_SUCCESS && err != ESPANK_ENV_EXISTS)
+		hp_info("can't set %s: %s", HP_ENV_RESUME_FROM, spank_strerror(err));
+	step.counts_alone = hp_job_getenv(spank, HP_ENV_ATTEMPT, text, sizeof(text)) == NULL;
+	if (step.counts_alone)
+		set_attempt(spank);
+}
+
+/* The first hook where a batch step can know its restart count; see hp_job_restart_count. */
+void hp_remote_task_init(spank_t spank)
+{
+	if (step.active && step.counts_alone)
+		set_attempt(spank);
 }
 
 void hp_remote_init_post_opt(spank_t spank, const struct hp_config *config)

@@ -14,6 +14,7 @@
 
 /* The configuration must outlive the process's other calls. */
 void hp_remote_init_post_opt(spank_t spank, const struct hp_config *config);
+void hp_remote_task_init(spank_t spank); /* in the task's process, as the user */
 void hp_remote_task_start(spank_t spank);
 void hp_remote_task_exit(spank_t spank);
 void hp_remote_exit(spank_t spank);

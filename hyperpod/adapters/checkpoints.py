@@ -39,6 +39,7 @@ class CheckpointScanner:
         if not directory or not user:
             return Scan("", None, problems=("no checkpoint directory or user is known",))
         argv = [sys.executable, "-m", "hyperpod.checkpoint", "scan", directory, "--json"]
+        argv += ["--deadline", f"{self.timeout_s * 0.8:g}"]
         argv += ["--set-aside"] if set_aside else []
         try:
             done = self.process.run(
@@ -57,5 +58,8 @@ def parse_scan(data: Mapping[str, Any]) -> Scan:
         KeyError, ValueError, TypeError: if it is not one.
     """
     path = str(data["latest"] or "")
-    step = int(data["step"]) if path and data.get("step") is not None else -1
+    step: int | None = int(data["step"]) if path and data.get("step") is not None else -1
+    if not path and not data.get("certain", True):
+        # "Could not look" is not "there is none".
+        step = None
     return Scan(path, step, tuple(map(str, data.get("set_aside", ()))), tuple(map(str, data.get("problems", ()))))

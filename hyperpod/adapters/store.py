@@ -290,8 +290,8 @@ class SqliteStore:
         self, *, after: int = 0, limit: int = 1000, job_id: int | None = None, node: str = ""
     ) -> Sequence[Event]:
         """Return up to ``limit`` events after an id, oldest first; only a job's or a node's when asked."""
-        where, values = ["event_id > ?"], [after]
-        parameters: list[Any] = values
+        where: list[str] = ["event_id > ?"]
+        parameters: list[Any] = [after]
         if job_id is not None:
             where.append("job_id = ?")
             parameters.append(job_id)
@@ -303,10 +303,7 @@ class SqliteStore:
             "ORDER BY event_id LIMIT ?",
             (*parameters, limit),
         )
-        return [
-            Event(row[0], datetime.fromisoformat(row[1]), *row[2:7], json.loads(row[7]) if row[7] else None)
-            for row in rows
-        ]
+        return [_event(*row) for row in rows]
 
     def last_event_id(self) -> int:
         """Return the id of the newest event, 0 when there is none; ``events`` from here on are new ones."""
@@ -362,6 +359,13 @@ def _intent(row: Sequence[Any]) -> Intent:
         done_at=datetime.fromisoformat(done_at) if done_at else None,
         error=error,
     )
+
+
+def _event(
+    event_id: int, at: str, kind: str, message: str, node: str, job_id: int | None, uid: int | None, data: str | None
+) -> Event:
+    told = json.loads(data) if data else None
+    return Event(event_id, datetime.fromisoformat(at), kind, message, node, job_id, uid, told)
 
 
 def _iso(moment: datetime) -> str:

@@ -64,6 +64,7 @@ class Link:
         munge: Signs and verifies.
         trusted: Uids whose messages are accepted.
         on_event: Called from the link's thread.
+        connect: Opens a connection within a time.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class Link:
         munge: Signer,
         trusted: Collection[int],
         on_event: Callable[[LinkEvent], None],
+        connect: Callable[[tuple[str, int], float], socket.socket] = socket.create_connection,
     ) -> None:
         self._target = (address, port)
+        self._connect = connect
         self._munge = munge
         self._trusted = frozenset(trusted)
         self._on_event = on_event
@@ -119,7 +122,7 @@ class Link:
         while not self._is_stopping:
             self._must_reset = False
             try:
-                sock = socket.create_connection(self._target, timeout=CONNECT_TIMEOUT_S)
+                sock = self._connect(self._target, CONNECT_TIMEOUT_S)
             except OSError as error:
                 failures += 1
                 self._on_event(Lost(contact_of(error), str(error.strerror or error)))
@@ -127,7 +130,8 @@ class Link:
                 continue
             failures = 0
             with sock:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if sock.family != socket.AF_UNIX:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._drop_queue()
                 self._on_event(Connected())
                 try:

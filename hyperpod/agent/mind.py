@@ -489,6 +489,7 @@ class Mind:
         """The findings have changed: say it at once, and keep it."""
         self._must_save = True
         self._heartbeat(now, at)
+        self.save()
 
     def _on_quick_check(self, key: str, now: float, at: datetime) -> None:
         self._do.read_kernel_log()

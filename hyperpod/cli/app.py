@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None, place: Place | None = None) -> int:
         # The reader has seen enough; the interpreter must not complain about it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return _BROKEN_PIPE
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, one line and a status
         if is_debug:
             _say_traceback()
         _say_error(*_unexpected(error, is_debug))

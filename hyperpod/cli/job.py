@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
     )(events)
     app.command("why", epilog=examples("hyperpod why 42", "hyperpod why worker-2"))(why)
     breaker = typer.Typer(
-        help="The circuit breaker, which stops repairs when one cause is seen on many nodes.",
+        help="The breaker that stops repairs when many nodes fail alike.",
         no_args_is_help=True,
         epilog=examples("hyperpod breaker reset"),
     )
@@ -110,7 +110,9 @@ def jobs(
     cluster: ClusterOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List your jobs (root: everybody's), with their attempts and what became of them."""
+    """List jobs, their attempts and what became of them.
+
+    Users see their own, root sees all."""
     rows = place_of(ctx).controller(cluster).query("jobs", running=not all_)
     if output is Output.JSON:
         print_json(rows)
@@ -148,7 +150,9 @@ def events(
     cluster: ClusterOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what happened, oldest first: findings, repairs, resumes and what administrators did.
+    """Show what happened, oldest first.
+
+    Findings, repairs, resumes and what administrators did.
 
     With --follow and --output json each event is one line of JSON.
     """
@@ -210,7 +214,7 @@ def why(
     cluster: ClusterOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say why a job or node is as it is, and what will happen next.
+    """Say why a job or node is as it is, and what is next.
 
     Walks from the job to its nodes, their machines, findings and last errors. On the machine that carries the cluster
     also the record of the lifecycle scripts is shown.
@@ -257,11 +261,11 @@ def _births(place: Place, cluster: str, node: str | None) -> list[dict[str, Any]
 
 
 def reset(ctx: typer.Context, cluster: ClusterOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Close the breaker: repairs go on. For when the common cause has been found and ended. Root only."""
+    """Close the breaker, so that repairs go on.
+
+    For when the common cause has been found and ended. Root only."""
     done = place_of(ctx).controller(cluster).command("reset-breaker")
     if output is Output.JSON:
         print_json({"done": done})
     else:
         print_result(done)
-
-

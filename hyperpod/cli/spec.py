@@ -1,35 +1,30 @@
 """Commands about a specification file: ``hyperpod validate`` and ``hyperpod config show``.
 
-Owns their options and output. All rules live in ``hyperpod.config``; both commands only read.
+Owns their options and output, and how every command loads a specification. All rules live in ``hyperpod.config``;
+these commands only read.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import sys
+from collections.abc import Mapping
 from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from hyperpod.adapters.aws.model import validate_create_cluster
+from hyperpod.cli.options import OutputOption, examples
+from hyperpod.cli.render import Output, print_json, say
 from hyperpod.config.load import Loaded, load_spec
 from hyperpod.config.overrides import block_fields
 from hyperpod.config.problem import format_path
+from hyperpod.core.node import Role
 from hyperpod.core.spec import ClusterSpec
 from hyperpod.errors import ConfigError, UsageError
-
-
-class Output(StrEnum):
-    """Form of the results on stdout."""
-
-    TABLE = "table"
-    JSON = "json"
-
+from hyperpod.health import registry
 
 SpecArgument = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML or JSON file with the cluster.")]
 ParametersOption = Annotated[
@@ -48,16 +43,26 @@ SetOption = Annotated[
         help="Set one value, stronger than HYPERPOD_* variables and SPEC; may be repeated.",
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Form of the result.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add ``validate`` and ``config show`` to the program."""
-    app.command("validate", epilog="Example: hyperpod validate configs/laptop.yaml")(validate)
-    config = typer.Typer(help="Settings: what they are and where they come from.", no_args_is_help=True)
-    config.command(
-        "show", epilog="Example: hyperpod config show configs/laptop.yaml --origin --set Hyperpod.Resume.MaxAttempts=3"
-    )(show)
+    app.command(
+        "validate",
+        epilog=examples(
+            "hyperpod validate configs/laptop.yaml",
+            "hyperpod validate create-cluster.json --set Hyperpod.Provider=local --output json",
+        ),
+    )(validate)
+    show_examples = examples(
+        "hyperpod config show configs/laptop.yaml --origin",
+        "hyperpod config show configs/laptop.yaml --explain --set Hyperpod.Resume.MaxAttempts=3",
+    )
+    config = typer.Typer(
+        help="Settings: what they are and where they come from.", no_args_is_help=True, epilog=show_examples
+    )
+    config.callback()(lambda: None)
+    config.command("show", epilog=show_examples)(show)
     app.add_typer(config, name="config")
 
 
@@ -68,19 +73,23 @@ def load_for_command(spec: Path, parameters: Path | None = None, settings: list[
         ConfigError: with a line for each mistake in the file.
         UsageError: if a ``--set`` has no value.
     """
-    flags = dict(_split(setting) for setting in settings or ())
     return load_spec(
         spec,
         validate=validate_create_cluster,
         provisioning_parameters=parameters,
-        flags=flags,
+        flags=dict(_split(setting) for setting in settings or ()),
         env=os.environ,
+        health=_judge_health,
     )
+
+
+def _judge_health(checks: Mapping[str, Any]) -> None:
+    registry.build_checks(Role.WORKER, registry.parse_settings(checks))
 
 
 def _split(setting: str) -> tuple[str, str]:
     path, equals, value = setting.partition("=")
-    if not equals or not path:
+    if not equals or not path.strip():
         raise UsageError(
             f"--set {setting}: needs PATH=VALUE",
             hint="for example --set Hyperpod.Resume.MaxAttempts=3; 'hyperpod config show SPEC' lists the paths",
@@ -103,15 +112,18 @@ def validate(
     except ConfigError as error:
         if output is not Output.JSON:
             raise
-        typer.echo(json.dumps({"valid": False, "problems": error.message.splitlines(), "notes": []}, indent=2))
+        print_json({"valid": False, "problems": error.message.splitlines(), "notes": []})
         raise typer.Exit(error.exit_code) from error
     if output is Output.JSON:
-        typer.echo(json.dumps({"valid": True, "problems": [], "notes": loaded.notes} | _summary(loaded.spec), indent=2))
+        print_json({"valid": True, "problems": [], "notes": loaded.notes} | _summary(loaded.spec))
         return
-    Console().print(_groups_table(loaded.spec))
     for note in loaded.notes:
-        typer.echo(f"note: {note}", err=True)
-    typer.echo(f"{spec}: valid")
+        say(f"note: {note}")
+    summary = _summary(loaded.spec)
+    columns = ("name", "role", "instance_type", "count", "spares", "partition")
+    rows = [[_text(group[column]) for column in columns] for group in summary["groups"]]
+    _print_columns([["GROUP", "ROLE", "TYPE", "COUNT", "SPARES", "PARTITION"], *rows])
+    sys.stdout.write(f"{spec}: valid: cluster {loaded.spec.cluster_name}, provider {loaded.spec.provider}\n")
 
 
 def show(
@@ -137,23 +149,21 @@ def show(
             row["meaning"] = meanings.get(setting.path, "")
         rows.append(row)
     if output is Output.JSON:
-        typer.echo(json.dumps(rows, indent=2, default=_plain))
-        return
-    if explain:
+        print_json(rows)
+    elif explain:
         for row in rows:
             tail = f"  ({row['origin']})" if origin else ""
-            typer.echo(f"{row['setting']} = {_text(row['value'])}{tail}")
-            if row["meaning"]:
-                typer.echo(f"    {row['meaning']}")
-        return
-    widths = [max(len(_text(row[key])) for row in rows) for key in rows[0]]
+            meaning = f"    {row['meaning']}\n" if row["meaning"] else ""
+            sys.stdout.write(f"{row['setting']} = {_text(row['value'])}{tail}\n{meaning}")
+    else:
+        _print_columns([[_text(value) for value in row.values()] for row in rows])
+
+
+def _print_columns(rows: list[list[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (_text(value).ljust(width) for value, width in zip(row.values(), widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
-
-
-def _plain(value: Any) -> Any:
-    return value.total_seconds() if isinstance(value, timedelta) else str(value)
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write(line.rstrip() + "\n")
 
 
 def _text(value: Any) -> str:
@@ -182,14 +192,3 @@ def _summary(spec: ClusterSpec) -> dict[str, Any]:
             for group in spec.instance_groups
         ],
     }
-
-
-def _groups_table(spec: ClusterSpec) -> Table:
-    table = Table(title=f"{spec.cluster_name} on {spec.provider}", title_justify="left", box=None, pad_edge=False)
-    for column in ("GROUP", "ROLE", "TYPE", "COUNT", "SPARES", "PARTITION"):
-        table.add_column(column, justify="right" if column in ("COUNT", "SPARES") else "left")
-    for group in spec.instance_groups:
-        partition = group.partition or "-"
-        spares = str(group.spares) if group.spares else "-"
-        table.add_row(group.name, group.role.value, group.instance_type, str(group.count), spares, partition)
-    return table

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Collection, Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from hyperpod.config.overrides import BLOCK
-from hyperpod.config.problem import Kind, Path, Problem, closest, not_one_of, shown, unknown_key
-from hyperpod.core.settings import HyperpodBlock
+from hyperpod.config.problem import Kind, Path, Problem, not_one_of, shown, unknown_key
+from hyperpod.core.settings import HyperpodBlock, plain_checks
+from hyperpod.errors import ConfigError
 
 
 def parse_block(raw: Any) -> tuple[HyperpodBlock, list[Problem]]:
@@ -31,13 +31,18 @@ def parse_block(raw: Any) -> tuple[HyperpodBlock, list[Problem]]:
     return HyperpodBlock.model_validate({key: value for key, value in known.items() if key not in bad}), problems
 
 
-def check_known_checks(block: HyperpodBlock, known: Collection[str]) -> Iterator[Problem]:
-    """Yield a problem for each health check in the block that does not exist; none while ``known`` is empty."""
-    for name in block.health.checks if known else ():
-        if name not in known:
-            near = closest(name, known)
-            tail = f"did you mean {near}?" if near else f"checks are {', '.join(sorted(known))}"
-            yield Problem((BLOCK, "Health", "Checks", name), f"no check {name}; {tail}")
+def check_health(block: HyperpodBlock, judge: Callable[[Mapping[str, Any]], object] | None) -> Iterator[Problem]:
+    """Yield the problem of each health check whose name or settings ``judge`` refuses by a ConfigError."""
+    if judge is None:
+        return
+    for name, settings in plain_checks(block.health).items():
+        try:
+            judge({name: settings})
+        except ConfigError as error:
+            # "health.disk.fatal_percnt: there is no such setting; did you mean fatal_percent?"
+            place, _, text = error.message.partition(": ")
+            key = place.removeprefix(f"health.{name}").strip(".")
+            yield Problem((BLOCK, "Health", "Checks", name, *(["Settings", key] if key else [])), text)
 
 
 def _models(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
@@ -102,7 +107,7 @@ def _translate(detail: Any) -> Problem:
         case "greater_than_equal" | "less_than_equal":
             word = "at least" if kind == "greater_than_equal" else "at most"
             limit = context.get("ge", context.get("le"))
-            return Problem(path, f"must be {word} {_plain(limit)}, got {_plain(value)}", Kind.SIZE)
+            return Problem(path, f"must be {word} {limit}, got {shown(value)}", Kind.SIZE)
         case "bool_parsing" | "bool_type":
             text = "must be on or off"
         case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":
@@ -120,9 +125,3 @@ def _placed(path: Path, message: str) -> Problem:
     """Move a message that begins with the name of a key below ``path`` to that key."""
     key, colon, rest = message.partition(": ")
     return Problem((*path, key), rest) if colon and key.isalpha() and key[0].isupper() else Problem(path, message)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():g} s"
-    return str(value)  # pydantic gives the limit of a duration as text

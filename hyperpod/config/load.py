@@ -5,15 +5,13 @@ Owns the order of the steps and the text of the errors: all mistakes at once, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
-from hyperpod.config.block import check_known_checks, parse_block
+from hyperpod.config.block import check_health, parse_block
 from hyperpod.config.checks import check_block, check_groups, check_local, check_request, draft_groups, notes_about
 from hyperpod.config.document import Document, read_document
 from hyperpod.config.lifecycle import local_source
@@ -90,7 +88,7 @@ def load_spec(
     provisioning_parameters: Path | str | None = None,
     flags: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
-    known_checks: Collection[str] = (),
+    health: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> Loaded:
     """Load and check a specification, completely and before anything is made.
 
@@ -100,7 +98,7 @@ def load_spec(
         provisioning_parameters: that file; by default the one beside the spec, if there is one.
         flags: settings given by flags, by path (``Hyperpod.Provider``, ``InstanceGroups[1].InstanceCount``).
         env: the environment; ``HYPERPOD_RESUME_MAX_ATTEMPTS`` sets ``Hyperpod.Resume.MaxAttempts``.
-        known_checks: names of health checks; with none given, names of checks are not checked.
+        health: judges settings of health checks (check to settings) and raises ConfigError for bad ones.
     Returns:
         The spec with the origin of every value.
     Raises:
@@ -110,7 +108,7 @@ def load_spec(
     document = read_document(path)
     parameters = _read_parameters(path, provisioning_parameters)
     loading = _Loading(document, parameters, path.resolve().parent)
-    return loading.run(validate, flags or {}, env or {}, known_checks)
+    return loading.run(validate, flags or {}, env or {}, health)
 
 
 def _read_parameters(spec: Path, given: Path | str | None) -> Document | None:
@@ -129,7 +127,11 @@ class _Loading:
     lines: list[tuple[tuple[int, int], str]] = field(default_factory=list)
 
     def run(
-        self, validate: RequestValidator, flags: Mapping[str, Any], env: Mapping[str, str], checks: Collection[str]
+        self,
+        validate: RequestValidator,
+        flags: Mapping[str, Any],
+        env: Mapping[str, str],
+        health: Callable[[Mapping[str, Any]], object] | None,
     ) -> Loaded:
         self._report(self.document.problems)
         if self.parameters is not None:
@@ -143,7 +145,7 @@ class _Loading:
         block, problems = parse_block(raw_block)
         hidden = any(problem.path == (BLOCK, "Provider") for problem in problems) or _misspells_block(request)
         provider = None if hidden else block.provider
-        self._report([*problems, *spares_problems, *check_known_checks(block, checks)])
+        self._report([*problems, *spares_problems, *check_health(block, health)])
         self._report(_relaxed(validate(request), request, provider))
         self._report(roles.problems)
         if self.parameters is not None:
@@ -155,11 +157,7 @@ class _Loading:
         if provider is Provider.LOCAL:
             self._report(check_local(request, block, drafts, self.base))
         self._raise_if_bad()
-        try:
-            spec = _build(request, block, roles, self.parameters, self.base)
-        except ValidationError as error:  # a rule that only the finished spec holds
-            details = "; ".join(str(detail["msg"]) for detail in error.errors())
-            raise ConfigError(f"{self.document.source}: {details}") from error
+        spec = _build(request, block, roles, self.parameters, self.base)
         notes = notes_about(request, spec.provider, block.repair.enabled)
         settings = tuple(self._settings(request, spec))
         return Loaded(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from hyperpod.core.backoff import delay_after
 from hyperpod.core.finding import Finding
 from hyperpod.core.job import TaskExit
 from hyperpod.core.messages import Heartbeat
@@ -91,6 +92,8 @@ class Memory:
     started_at: datetime
     nodes: dict[str, NodeWord] = field(default_factory=dict)
     facts: dict[int, JobFacts] = field(default_factory=dict)
+    known_exits: dict[int, set[TaskExit]] = field(default_factory=dict)
+    refusals: dict[str, tuple[int, datetime]] = field(default_factory=dict)
 
     def heard(self, beat: Heartbeat, at: datetime) -> bool:
         """Take a heartbeat in; say whether it tells something new (beyond being alive).
@@ -143,18 +146,39 @@ class Memory:
 
     def task_ended(self, task: TaskExit) -> bool:
         """Take a task's end in; say whether it was new (the same report may come twice)."""
-        facts = self.job_facts(task.job_id)
-        if task in facts.exits:
+        known = self.known_exits.setdefault(task.job_id, set())
+        if task in known:
             return False
+        known.add(task)
+        facts = self.job_facts(task.job_id)
         # Only the newest attempts matter; a job of many short steps must not grow without end.
         kept = [e for e in facts.exits if e.restart_count >= task.restart_count - 1][-2000:]
         self.facts[task.job_id] = replace(facts, exits=(*kept, task))
+        if len(known) > 5000:
+            self.known_exits[task.job_id] = {*kept, task}
         return True
 
     def step_killed(self, job_id: int, restart_count: int, step_id: int) -> None:
         """Remember that we ended a step."""
         facts = self.job_facts(job_id)
         self.facts[job_id] = replace(facts, killed_steps=facts.killed_steps | {(restart_count, step_id)})
+
+    def resumes(self, job_id: int, restart_count: int, path: str, step: int) -> None:
+        """Take in which checkpoint an attempt was given; the attempt itself may not have been seen yet."""
+        facts = self.job_facts(job_id)
+        if restart_count not in facts.resumes:
+            self.facts[job_id] = replace(facts, resumes={**facts.resumes, restart_count: (path, step)})
+
+    def refused(self, key: str, at: datetime) -> None:
+        """The provider refused an action: the next try waits, longer each time."""
+        count = self.refusals.get(key, (0, at))[0] + 1
+        delay = delay_after(count, first=timedelta(seconds=1), most=timedelta(minutes=1))
+        self.refusals[key] = (count, at + delay)
+
+    def must_wait(self, key: str, now: datetime) -> bool:
+        """Say whether an action was refused so recently that it is not tried again yet."""
+        refusal = self.refusals.get(key)
+        return refusal is not None and now < refusal[1]
 
     def scanned(self, job_id: int, attempt: int, step: int | None) -> None:
         """Take in the result of a checkpoint scan after an attempt's end."""
@@ -163,3 +187,4 @@ class Memory:
     def forget_job(self, job_id: int) -> None:
         """The job is over."""
         self.facts.pop(job_id, None)
+        self.known_exits.pop(job_id, None)

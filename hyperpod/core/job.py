@@ -144,6 +144,8 @@ class Attempt:
 
     ``resume_step`` is the step of the checkpoint it was given (-1: none), ``last_step`` the newest complete
     checkpoint's step when it ended (None: not known). ``signature`` compares failures with each other.
+    ``decided_cause`` and ``message`` say why we requeued it while it ran: what its tasks say when they are ended
+    by that is no news.
     """
 
     number: int
@@ -161,6 +163,7 @@ class Attempt:
     last_step: int | None = None
     failure_seen_at: datetime | None = None
     decided_at: datetime | None = None
+    decided_cause: ExitCause | None = None
 
     @property
     def made_progress(self) -> bool | None:
@@ -186,7 +189,8 @@ class Attempt:
         values = dict(data)
         for name in ("started_at", "first_task_at", "ended_at", "failure_seen_at", "decided_at"):
             values[name] = datetime.fromisoformat(values[name]) if values.get(name) else None
-        values["cause"] = ExitCause(values["cause"]) if values.get("cause") else None
+        for name in ("cause", "decided_cause"):
+            values[name] = ExitCause(values[name]) if values.get(name) else None
         values["nodes"] = tuple(values.get("nodes", ()))
         values["instance_ids"] = tuple(values.get("instance_ids", ()))
         return cls(**values)

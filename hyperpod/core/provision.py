@@ -27,13 +27,17 @@ class WantedNode:
 
 @dataclass(frozen=True)
 class SeenNode:
-    """A machine that is there, with what matters for provisioning. ``is_busy``: a job runs on it, or may."""
+    """A machine that is there, with what matters for provisioning.
+
+    ``is_busy``: a job runs on it, or may. ``partition``: the one it was made for, as far as is known.
+    """
 
     name: str
     group: str
     instance_id: str
     status: InstanceStatus
     is_busy: bool = False
+    partition: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class ProvisionPlan:
         remove: Machines that are wanted no more, highest index first.
         refused: What is left undone, and why.
         wait: Machines that are being born.
+        keep: Nodes that are wanted no more and stay for now; Slurm must go on knowing them, or their jobs die.
     """
 
     create: tuple[WantedNode, ...] = ()
@@ -63,6 +68,7 @@ class ProvisionPlan:
     remove: tuple[SeenNode, ...] = ()
     refused: tuple[Refusal, ...] = ()
     wait: tuple[SeenNode, ...] = ()
+    keep: tuple[WantedNode, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -120,7 +126,7 @@ def diff_cluster(
     wanted = wanted_nodes(spec)
     names = {node.name for node in wanted}
     seen = {node.name: node for node in sorted(observed, key=lambda node: (node.name, node.instance_id))}
-    create, start, retry, wait, remove, refused = [], [], [], [], [], []
+    create, start, retry, wait, remove, refused, keep = [], [], [], [], [], [], []
     for node in wanted:
         there = seen.get(node.name)
         if there is None or there.status is InstanceStatus.GONE:
@@ -135,13 +141,18 @@ def diff_cluster(
             refused.append(Refusal(node.name, "the provider does not say how it is; nothing is done to it"))
     surplus = [node for name, node in seen.items() if name not in names and node.status is not InstanceStatus.GONE]
     for extra in sorted(surplus, key=lambda node: (node.group, -_index(node.name), node.name)):
-        if extra.is_busy and not force:
-            refused.append(Refusal(extra.name, "a job runs on it; drain it first, or use --force"))
-        elif extra.status is InstanceStatus.UNKNOWN and not force:
-            refused.append(Refusal(extra.name, "the provider does not say how it is; nothing is done to it"))
-        else:
+        is_unknown = extra.status is InstanceStatus.UNKNOWN
+        if force or not (extra.is_busy or is_unknown):
             remove.append(extra)
-    return ProvisionPlan(tuple(create), tuple(start), tuple(retry), tuple(remove), tuple(refused), tuple(wait))
+            continue
+        why = "the provider does not say how it is; nothing is done to it"
+        refused.append(
+            Refusal(extra.name, why if is_unknown else "a job runs on it; drain it first, or use --force")
+        )
+        keep.append(WantedNode(extra.name, extra.group, Role.WORKER, _index(extra.name), "", extra.partition))
+    return ProvisionPlan(
+        tuple(create), tuple(start), tuple(retry), tuple(remove), tuple(refused), tuple(wait), tuple(keep)
+    )
 
 
 def _index(name: str) -> int:

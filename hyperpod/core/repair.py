@@ -39,6 +39,7 @@ _MACHINE_PHASES = (RepairStatus.FENCING, RepairStatus.REBOOTING, RepairStatus.RE
 _OFF = (InstanceStatus.STOPPED, InstanceStatus.GONE)
 DEAD_CAUSE = "node/NodeDead"
 SHUTDOWN_CAUSE = "node/Shutdown"
+RETURNED_CAUSE = "node/Returned"
 
 
 def is_silent(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
@@ -57,12 +58,23 @@ def is_silent(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
 
 
 def is_dead(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
-    """Say whether the node is surely not working: its machine is off, or it is silent and a second opinion agrees."""
+    """Say whether the node is surely not working: it is silent, and its machine is off or a second opinion agrees.
+
+    A provider that says "off" while the agent is heard is not believed. One that was never heard is given the time
+    in which agents report after the controller's start.
+    """
     if node.instance_status in _OFF:
-        return True
+        if node.heartbeat_at is None:
+            return snapshot.now > snapshot.started_at + timedelta(seconds=policy.first_contact_grace_s)
+        return is_silent(node, policy, snapshot)
     if not is_silent(node, policy, snapshot) or node.is_reachable is not False or node.reachable_at is None:
         return False
     return node.heartbeat_at is None or node.reachable_at > node.heartbeat_at
+
+
+def is_fresh(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
+    """Say whether the node's agent is being heard now."""
+    return node.heartbeat_at is not None and not is_silent(node, policy, snapshot)
 
 
 def fatal_findings(node: NodeView) -> tuple[Finding, ...]:
@@ -85,13 +97,29 @@ class _Budget:
     workers: int
     unhealthy: int
     under_repair: int
+    hit: dict[str, set[str]]
     policy: RepairPolicy
 
-    def allows_more_unhealthy(self) -> bool:
-        return self.unhealthy < unhealthy_limit(self.workers, self.policy)
+    def allows_unhealthy(self, node: NodeView) -> bool:
+        # A node that is down already has been counted.
+        others = self.unhealthy - (1 if node.availability is Availability.DOWN else 0)
+        return others < unhealthy_limit(self.workers, self.policy)
 
     def allows_repair(self) -> bool:
         return self.under_repair < self.policy.max_parallel_repaired
+
+    def is_broken_by(self, cause: str) -> bool:
+        """Say whether too many nodes had this cause, those of the plan being made included."""
+        return _is_countable(cause) and 0 < self.policy.breaker_nodes <= len(self.hit[cause])
+
+    def begin(self, node: NodeView, cause: str) -> None:
+        self.unhealthy += 0 if node.availability is Availability.DOWN else 1
+        self.hit[cause].add(node.name)
+
+
+def _is_countable(cause: str) -> bool:
+    """What people ask for is no sign of a site problem."""
+    return not cause.startswith("admin/")
 
 
 def open_breakers(
@@ -104,6 +132,17 @@ def open_breakers(
     """
     if policy.breaker_nodes <= 0:
         return {}
+    hit = _hit_nodes(history, policy, now, reset_at)
+    return {
+        cause: tuple(sorted(names))
+        for cause, names in hit.items()
+        if _is_countable(cause) and len(names) >= policy.breaker_nodes
+    }
+
+
+def _hit_nodes(
+    history: tuple[PastRepair, ...], policy: RepairPolicy, now: datetime, reset_at: datetime | None
+) -> dict[str, set[str]]:
     since = now - timedelta(seconds=policy.breaker_window_s)
     if reset_at is not None and reset_at > since:
         since = reset_at
@@ -111,7 +150,7 @@ def open_breakers(
     for past in history:
         if past.at > since:
             nodes[past.cause].add(past.node)
-    return {cause: tuple(sorted(names)) for cause, names in nodes.items() if len(names) >= policy.breaker_nodes}
+    return nodes
 
 
 def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
@@ -134,7 +173,8 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
     budget = _Budget(
         workers=len(workers),
         unhealthy=len(out),
-        under_repair=sum(1 for n in workers if n.repair is not None and n.repair.status in _MACHINE_PHASES),
+        under_repair=sum(1 for n in workers if _is_machine_work(n.repair)),
+        hit=_hit_nodes(snapshot.history, policy, snapshot.now, snapshot.breaker_reset_at),
         policy=policy,
     )
     notes: list[Note] = []
@@ -146,7 +186,12 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         due = _silence_due(node, policy, snapshot)
         if due is not None:
             wake = min(wake, due)
-    for node in silent:
+    suspects = [
+        n
+        for n in workers
+        if (n.repair is None or n.repair.status is RepairStatus.DRAINING) and is_silent(n, policy, snapshot)
+    ]
+    for node in suspects:
         if node.instance_status not in _OFF and _needs_probe(node, policy, snapshot):
             actions.append(do.ProbeNode("the agent is silent; asking for a second opinion", node.name))
             wake = min(wake, timedelta(milliseconds=200))
@@ -160,8 +205,8 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         return Plan(tuple(actions), tuple(notes), wake)
 
     unconfirmed = [n for n in silent if n.instance_status not in _OFF]
-    reporting = [n for n in workers if n.heartbeat_at is not None]
-    is_mass_silence = len(unconfirmed) >= 2 and len(unconfirmed) * 2 > max(len(reporting), len(workers))
+    is_mass_silence = len(unconfirmed) >= 2 and len(unconfirmed) * 2 > len(workers)
+    waiting = {n.name for n in unconfirmed} if is_mass_silence else set()
     if is_mass_silence:
         names = ", ".join(n.name for n in unconfirmed[:5])
         notes.append(Note("MassSilence", f"most agents are silent at once ({names}, …): our side or the network"))
@@ -171,9 +216,9 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         notes.append(Note("BreakerOpen", f"{cause} on {', '.join(names_hit)}: a site problem; a person should look"))
 
     for node in workers:
-        if is_mass_silence and node in unconfirmed and node.repair is None:
+        if node.name in waiting:
             continue
-        planned, more, soon = _one_node(node, snapshot, policy, budget, breakers)
+        planned, more, soon = _one_node(node, snapshot, policy, budget)
         actions += planned
         notes += more
         wake = min(wake, soon)
@@ -187,7 +232,13 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
 def _needs_probe(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
     if node.reachable_at is None or (node.heartbeat_at is not None and node.reachable_at <= node.heartbeat_at):
         return True
-    return snapshot.now - node.reachable_at > max(policy.silence, timedelta(seconds=3))
+    pause = timedelta(seconds=1) if node.said_goodbye else max(policy.silence, timedelta(seconds=3))
+    return snapshot.now - node.reachable_at > pause
+
+
+def _is_machine_work(repair: Repair | None) -> bool:
+    """Say whether a machine is being fenced, rebooted, replaced or checked after that: what the budget counts."""
+    return repair is not None and repair.status in _MACHINE_PHASES and repair.action is not Action.NONE
 
 
 def _silence_due(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> timedelta | None:
@@ -203,10 +254,9 @@ def _one_node(
     snapshot: Snapshot,
     policy: RepairPolicy,
     budget: _Budget,
-    breakers: Mapping[str, tuple[str, ...]],
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     if node.repair is None:
-        return _begin(node, snapshot, policy, budget, breakers)
+        return _begin(node, snapshot, policy, budget)
     status = node.repair.status
     if status is RepairStatus.DRAINING:
         return _draining(node, node.repair, snapshot, policy, budget)
@@ -218,7 +268,7 @@ def _one_node(
         return _replacing(node, node.repair, snapshot, policy)
     if status is RepairStatus.CHECKING:
         return _checking(node, node.repair, snapshot, policy)
-    return _held(node, node.repair, snapshot)
+    return _held(node, node.repair, snapshot, policy, budget)
 
 
 def _new_repair(
@@ -246,50 +296,74 @@ def _dead_action(policy: RepairPolicy) -> Action:
     return Action.REBOOT if policy.action == "Reboot" else Action.REPLACE
 
 
+def _admins_wish(node: NodeView) -> Action | None:
+    """Return what an administrator asked for in the node's reason, as long as the node is out of service."""
+    is_out = node.is_drained or node.availability is Availability.DOWN
+    return parse_admin_action(node.reason) if is_out else None
+
+
 def _begin(
-    node: NodeView,
-    snapshot: Snapshot,
-    policy: RepairPolicy,
-    budget: _Budget,
-    breakers: Mapping[str, tuple[str, ...]],
+    node: NodeView, snapshot: Snapshot, policy: RepairPolicy, budget: _Budget
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     now = snapshot.now
     owner = node.drain_owner
+    asked = _admins_wish(node)
     if is_dead(node, policy, snapshot):
-        return _begin_dead(node, snapshot, policy, budget, breakers)
-    asked = parse_admin_action(node.reason) if node.is_drained or node.availability is Availability.DOWN else None
+        if owner is DrainOwner.PERSON and asked is None and not node.jobs:
+            text = f"dead, but drained by {node.reason_by or 'a person'}: left alone"
+            return [], [Note("PersonsDrain", text, node.name)], IDLE_WAKE
+        return _begin_dead(node, snapshot, policy, budget)
     if asked is not None:
-        if not budget.allows_repair():
-            return [], [_refused(node, "its repair waits: as many as allowed are under way")], IDLE_WAKE
         message = f"asked by {node.reason_by or 'an administrator'}: {node.reason}"
         repair = _new_repair(node, RepairStatus.DRAINING, f"admin/{asked.value}", message, asked, now)
-        budget.under_repair += 1
         return [_save(repair, message)], [], timedelta(0)
+    if node.said_goodbye and owner is not DrainOwner.PERSON:
+        return _begin_goodbye(node, snapshot, budget)
     meant = nearest_admin_action(node.reason) if owner is DrainOwner.PERSON else ""
     if meant:
         text = f"{node.reason.strip()!r} not understood, did you mean {meant}"
         return [do.AnswerReason(text.replace("'", ""), node.name)], [], IDLE_WAKE
     fatal = fatal_findings(node)
     if fatal:
-        return _begin_fatal(node, fatal, snapshot, policy, budget, breakers)
-    for finding in node.findings:
-        if finding.severity is Severity.FATAL and finding.whose is not Whose.NODE:
-            text = f"{finding.code} is the {finding.whose.value}'s: the node is not drained for it"
-            return [], [Note("NotTheNode", text, node.name)], IDLE_WAKE
-    void = owner is DrainOwner.OURS and reason_machine(node.reason) not in ("", node.instance_id)
-    is_back = owner is DrainOwner.SLURM and node.availability is Availability.DOWN and node.is_ready
-    ours_without_repair = owner is DrainOwner.OURS and node.is_ready
-    if void or is_back or ours_without_repair:
-        message = "another machine is in the slot" if void else f"it is back after: {node.reason or 'down'}"
-        repair = _new_repair(node, RepairStatus.CHECKING, "node/Returned", message, Action.NONE, now)
-        return [_save(repair, message)], [], timedelta(0)
+        return _begin_fatal(node, fatal, snapshot, policy, budget)
+    notes = [
+        Note("NotTheNode", f"{f.code} is the {f.whose.value}'s: the node is not drained for it", node.name)
+        for f in node.findings
+        if f.severity is Severity.FATAL and f.whose is not Whose.NODE
+    ]
+    is_working = node.is_ready and is_fresh(node, policy, snapshot)
+    is_void = owner is DrainOwner.OURS and reason_machine(node.reason) not in ("", node.instance_id)
+    is_back = owner is DrainOwner.SLURM and node.availability is Availability.DOWN and is_working
+    is_ours_without_repair = owner is DrainOwner.OURS and is_working
+    if is_void or is_back or is_ours_without_repair:
+        message = "another machine is in the slot" if is_void else f"it is back after: {node.reason or 'down'}"
+        repair = _new_repair(node, RepairStatus.CHECKING, RETURNED_CAUSE, message, Action.NONE, now)
+        return [_save(repair, message)], notes, timedelta(0)
     if owner is DrainOwner.PERSON:
-        return (
-            [],
-            [Note("PersonsDrain", f"drained by {node.reason_by or 'a person'}: {node.reason}", node.name)],
-            IDLE_WAKE,
-        )
-    return [], [], IDLE_WAKE
+        who = node.reason_by or "a person"
+        notes.append(Note("PersonsDrain", f"drained by {who}: {node.reason}", node.name))
+    elif owner is DrainOwner.SLURM and node.is_drained:
+        text = f"drained by Slurm itself ({node.reason or 'no reason given'}): hyperpod undrain brings it back"
+        notes.append(Note("SlurmsDrain", text, node.name))
+    return [], notes, IDLE_WAKE
+
+
+def _begin_goodbye(
+    node: NodeView, snapshot: Snapshot, budget: _Budget
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    """An orderly shutdown has begun: its armed jobs move at once, before slurmd stops."""
+    message = f"{node.name} is shutting down in an orderly way"
+    if budget.is_broken_by(SHUTDOWN_CAUSE):
+        return [], [_refused(node, f"{message}, but the breaker is open for shutdowns")], IDLE_WAKE
+    if not budget.allows_unhealthy(node):
+        return [], [_refused(node, f"{message}, but too many nodes are out of service already")], IDLE_WAKE
+    repair = _new_repair(node, RepairStatus.DRAINING, SHUTDOWN_CAUSE, message, Action.REBOOT, snapshot.now)
+    budget.begin(node, SHUTDOWN_CAUSE)
+    actions: list[do.Action] = [_save(repair, message)]
+    if not node.is_drained:
+        reason = drain_reason(SHUTDOWN_CAUSE, message, Whose.NODE.value, repair.instance_id, repair.boot_id)
+        actions.append(do.DrainNode(reason, node.name))
+    return actions, [], timedelta(milliseconds=100)
 
 
 def _refused(node: NodeView, why: str) -> Note:
@@ -301,7 +375,6 @@ def _begin_dead(
     snapshot: Snapshot,
     policy: RepairPolicy,
     budget: _Budget,
-    breakers: Mapping[str, tuple[str, ...]],
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     how = (
         f"its machine is {node.instance_status.value}"
@@ -312,13 +385,12 @@ def _begin_dead(
     cause, action = DEAD_CAUSE, _dead_action(policy)
     if node.said_goodbye:
         message, cause, action = f"{node.name} was shut down in an orderly way", SHUTDOWN_CAUSE, Action.REBOOT
-    if cause in breakers:
+    if budget.is_broken_by(cause):
         return [], [_refused(node, f"{message}, but the breaker is open for dead nodes")], IDLE_WAKE
-    if node.availability is not Availability.DOWN and not budget.allows_more_unhealthy():
+    if not budget.allows_unhealthy(node):
         return [], [_refused(node, f"{message}, but too many nodes are out of service already")], IDLE_WAKE
     repair = _new_repair(node, RepairStatus.FENCING, cause, message, action, snapshot.now)
-    if node.availability is not Availability.DOWN:
-        budget.unhealthy += 1
+    budget.begin(node, cause)
     actions: list[do.Action] = [_save(repair, message)]
     actions += _fence_and_down(node, repair)
     return actions, [], timedelta(milliseconds=100)
@@ -352,10 +424,8 @@ def _begin_fatal(
     snapshot: Snapshot,
     policy: RepairPolicy,
     budget: _Budget,
-    breakers: Mapping[str, tuple[str, ...]],
 ) -> tuple[list[do.Action], list[Note], timedelta]:
-    action = strongest_action(fatal)
-    worst = max(fatal, key=lambda f: (f.action is action, f.is_hard, f.key))
+    worst, action = _worst_of(fatal, policy)
     cause = f"{worst.check}/{worst.code}"
     if node.drain_owner is DrainOwner.PERSON:
         return (
@@ -363,19 +433,26 @@ def _begin_fatal(
             [Note("PersonsDrain", f"{cause} on a node that {node.reason_by} drained: left alone", node.name)],
             IDLE_WAKE,
         )
-    if cause in breakers:
+    if budget.is_broken_by(cause):
         return [], [_refused(node, f"{cause}, but the breaker is open for it")], IDLE_WAKE
-    if not node.is_drained and node.availability is not Availability.DOWN and not budget.allows_more_unhealthy():
+    if not budget.allows_unhealthy(node):
         return [], [_refused(node, f"{cause}, but too many nodes are out of service already")], IDLE_WAKE
-    if action is Action.REPLACE and policy.reboot_first and not worst.is_hard:
-        action = Action.REBOOT
     repair = _new_repair(node, RepairStatus.DRAINING, cause, worst.message, action, snapshot.now)
-    budget.unhealthy += 1
+    budget.begin(node, cause)
     reason = drain_reason(cause, worst.message, worst.whose.value, repair.instance_id, node.boot_id)
     actions: list[do.Action] = [_save(repair, worst.message)]
     if not node.is_drained:
         actions.append(do.DrainNode(reason, node.name))
     return actions, [], timedelta(milliseconds=100)
+
+
+def _worst_of(fatal: tuple[Finding, ...], policy: RepairPolicy) -> tuple[Finding, Action]:
+    """Return the finding that decides, and what to do about it: a reboot first where the policy wants one."""
+    action = strongest_action(fatal)
+    worst = max(fatal, key=lambda f: (f.action is action, f.is_hard, f.key))
+    if action is Action.REPLACE and policy.reboot_first and not worst.is_hard:
+        action = Action.REBOOT
+    return worst, action
 
 
 def _draining(
@@ -387,7 +464,7 @@ def _draining(
         return [_save(moved, f"{node.name} died while draining"), *_fence_and_down(node, moved)], [], timedelta(0)
     is_admins = repair.cause.startswith("admin/")
     fatal = fatal_findings(node)
-    if not is_admins and not fatal and node.heartbeat_at is not None and not is_silent(node, policy, snapshot):
+    if not is_admins and not fatal and node.is_ready and is_fresh(node, policy, snapshot):
         actions: list[do.Action] = []
         if node.drain_owner is DrainOwner.OURS:
             actions.append(do.UndrainNode(f"{repair.cause} is over", node.name))
@@ -400,14 +477,17 @@ def _draining(
     if node.jobs or node.is_completing or not node.is_drained:
         note = Note("Draining", f"{node.name} waits for {len(node.jobs)} jobs to leave: {repair.message}", node.name)
         return actions, [note], timedelta(milliseconds=500)
-    if fatal:
+    if fatal and not is_admins:
         # What the machine suffers from now decides, not what began the drain.
-        repair = replace(repair, action=strongest_action((*fatal,)) if not is_admins else repair.action)
+        repair = replace(repair, action=_worst_of(fatal, policy)[1])
+    is_going_down = repair.cause == SHUTDOWN_CAUSE and node.said_goodbye
+    if is_going_down and now - repair.changed_at <= timedelta(seconds=policy.replace_timeout_s):
+        return actions, [Note("GoingDown", repair.message, node.name)], timedelta(seconds=1)
     if repair.action not in (Action.REBOOT, Action.REPLACE):
         return actions, [Note("Drained", f"{node.name} is kept out of work: {repair.message}", node.name)], IDLE_WAKE
-    if not is_admins and not budget.allows_repair():
+    if not budget.allows_repair():
         return actions, [_refused(node, "its repair waits: as many as allowed are under way")], IDLE_WAKE
-    budget.under_repair += 0 if is_admins else 1
+    budget.under_repair += 1
     return [*actions, *_start_machine_action(repair, now)], [], timedelta(milliseconds=200)
 
 
@@ -420,7 +500,7 @@ def _start_machine_action(repair: Repair, now: datetime) -> list[do.Action]:
         moved = repair.moved(RepairStatus.REBOOTING, now, was_rebooted=True, attempt=1)
         return [
             _save(moved, f"rebooting: {repair.message}"),
-            do.RebootInstance(repair.message, repair.node, repair.instance_id, 1),
+            do.RebootInstance(repair.message, repair.node, repair.instance_id, repair.since),
         ]
     moved = repair.moved(RepairStatus.REPLACING, now, action=Action.REPLACE, attempt=1)
     return [
@@ -435,6 +515,10 @@ def _fencing(
     if node.instance_id and node.instance_id != repair.instance_id:
         moved = repair.moved(RepairStatus.CHECKING, snapshot.now)
         return [_save(moved, "another machine is in the slot already")], [], timedelta(0)
+    has_booted = bool(node.boot_id) and node.boot_id != repair.boot_id and is_fresh(node, policy, snapshot)
+    if repair.cause == SHUTDOWN_CAUSE and has_booted:
+        moved = repair.moved(RepairStatus.CHECKING, snapshot.now)
+        return [_save(moved, "it has booted again by itself")], [], timedelta(0)
     actions = _fence_and_down(node, repair)
     if actions or node.jobs or node.is_completing:
         return actions, [], timedelta(milliseconds=200)
@@ -456,7 +540,7 @@ def _older_repairs(node: NodeView, snapshot: Snapshot) -> int:
         for other in snapshot.nodes
         if other.repair is not None
         and other.name != node.name
-        and other.repair.status in _MACHINE_PHASES
+        and _is_machine_work(other.repair)
         and (
             other.repair.status is not RepairStatus.FENCING
             or (other.repair.since, other.name) < (mine.since, node.name)
@@ -468,12 +552,31 @@ def _rebooting(
     node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     now = snapshot.now
-    if node.boot_id and node.boot_id != repair.boot_id and not is_silent(node, policy, snapshot):
+    if node.boot_id and node.boot_id != repair.boot_id and is_fresh(node, policy, snapshot):
         return [_save(repair.moved(RepairStatus.CHECKING, now), "it has booted again")], [], timedelta(0)
+    if _is_back_at_work(node):
+        return _close_again(node, repair, policy, now)
     if now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
         return _start_machine_action(replace(repair, action=Action.REPLACE), now), [], timedelta(0)
-    again = do.RebootInstance(repair.message, node.name, repair.instance_id, repair.attempt)
+    again = do.RebootInstance(repair.message, node.name, repair.instance_id, repair.since)
     return [again], [Note("Rebooting", _progress(node, repair, policy, now), node.name)], timedelta(seconds=1)
+
+
+def _is_back_at_work(node: NodeView) -> bool:
+    """Say whether somebody has opened a node in mid-repair, or even has work on it: its machine must stay then."""
+    is_open = node.availability is Availability.UP and not node.is_drained
+    return is_open or (bool(node.jobs) and node.instance_status not in _OFF)
+
+
+def _close_again(
+    node: NodeView, repair: Repair, policy: RepairPolicy, now: datetime
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    actions: list[do.Action] = []
+    if not node.is_drained:
+        reason = drain_reason(repair.cause, repair.message, Whose.NODE.value, repair.instance_id, repair.boot_id)
+        actions.append(do.DrainNode(reason, node.name))
+    text = f"{_progress(node, repair, policy, now)}: waits for {len(node.jobs)} jobs to leave"
+    return actions, [Note("Draining", text, node.name)], timedelta(milliseconds=500)
 
 
 def _progress(node: NodeView, repair: Repair, policy: RepairPolicy, now: datetime) -> str:
@@ -492,7 +595,11 @@ def _replacing(
         return [_save(repair.moved(RepairStatus.CHECKING, now), "the new machine runs")], [], timedelta(0)
     if is_new and node.instance_status is InstanceStatus.FAILED:
         return _next_try(node, repair, snapshot, policy, "the new machine's birth failed")
-    if now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
+    if not is_new and _is_back_at_work(node):
+        return _close_again(node, repair, policy, now)
+    # A provider that refuses (no capacity, throttled) says nothing against a machine: it is asked for ever.
+    is_refused = not is_new and bool(repair.last_error)
+    if not is_refused and now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
         return _next_try(node, repair, snapshot, policy, "no new machine in time")
     again = do.ReplaceInstance(repair.message, node.name, repair.instance_id, repair.attempt)
     return [again], [Note("Replacing", _progress(node, repair, policy, now), node.name)], timedelta(milliseconds=500)
@@ -503,7 +610,9 @@ def _next_try(
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     """Try with another machine after a delay, or hold the node for a person when the tries are used up."""
     now = snapshot.now
-    error = repair.last_error or error
+    if node.jobs and node.instance_status not in _OFF:
+        text = f"{node.name} waits for {len(node.jobs)} jobs to leave: {error}"
+        return [], [Note("Draining", text, node.name)], IDLE_WAKE
     if repair.attempt >= policy.replace_attempts:
         held = repair.moved(RepairStatus.HELD, now, last_error=error)
         return [_save(held, f"gave up after {repair.attempt} tries: {error}")], [], IDLE_WAKE
@@ -514,6 +623,7 @@ def _next_try(
     again = repair.moved(
         RepairStatus.REPLACING,
         now,
+        action=Action.REPLACE,
         instance_id=node.instance_id or repair.instance_id,
         attempt=repair.attempt + 1,
         last_error=error,
@@ -527,10 +637,9 @@ def _checking(
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     now = snapshot.now
     fatal = fatal_findings(node)
-    is_fresh = node.heartbeat_at is not None and not is_silent(node, policy, snapshot)
+    is_working = node.is_ready and is_fresh(node, policy, snapshot)
     is_same_machine = not node.instance_id or node.agent_instance_id in ("", node.instance_id)
-    is_new_machine = repair.status is RepairStatus.CHECKING and node.heartbeat_at is not None
-    if is_fresh and is_same_machine and is_new_machine and node.is_ready and not fatal:
+    if is_working and is_same_machine and not fatal:
         if node.drain_owner is DrainOwner.PERSON and not parse_admin_action(node.reason):
             return [do.EndRepair("repaired; a person's drain stays", node.name)], [], IDLE_WAKE
         # Parking comes before undraining, so that no job can slip in between.
@@ -544,22 +653,39 @@ def _checking(
     if node.instance_status is InstanceStatus.FAILED or (fatal and repair.action is Action.REPLACE):
         return _next_try(node, repair, snapshot, policy, fatal[0].message if fatal else "the machine's birth failed")
     if fatal:
-        moved = repair.moved(RepairStatus.DRAINING, now, action=strongest_action(fatal), message=fatal[0].message)
-        return [_save(moved, fatal[0].message)], [], timedelta(0)
-    if node.instance_status in _OFF or (
-        now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s) and not node.is_ready
-    ):
-        if repair.cause == "node/Returned" and node.instance_status not in _OFF:
+        worst, action = _worst_of(fatal, policy)
+        cause = f"{worst.check}/{worst.code}"
+        moved = repair.moved(RepairStatus.DRAINING, now, cause=cause, action=action, message=worst.message)
+        return [_save(moved, worst.message)], [], timedelta(0)
+    if is_dead(node, policy, snapshot) and node.jobs:
+        moved = repair.moved(RepairStatus.FENCING, now, action=_machine_action(repair), instance_id=node.instance_id)
+        return [_save(moved, f"{node.name} died"), *_fence_and_down(node, moved)], [], timedelta(0)
+    if is_dead(node, policy, snapshot) or now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
+        if repair.cause == RETURNED_CAUSE and node.instance_status not in _OFF:
             note = Note("NotReady", f"{node.name} came back but does not pass its basic checks", node.name)
             return [], [note], IDLE_WAKE
         return _next_try(node, repair, snapshot, policy, "the new machine did not become ready in time")
     return [], [Note("Checking", _progress(node, repair, policy, now), node.name)], timedelta(milliseconds=500)
 
 
-def _held(node: NodeView, repair: Repair, snapshot: Snapshot) -> tuple[list[do.Action], list[Note], timedelta]:
+def _held(
+    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: _Budget
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    """Wait for a person: another machine, an ``Action:`` in the reason, or a drain lifted by hand bring it back."""
+    now = snapshot.now
     if node.instance_id and node.instance_id != repair.instance_id and node.instance_status is InstanceStatus.RUNNING:
-        moved = repair.moved(RepairStatus.CHECKING, snapshot.now)
+        moved = repair.moved(RepairStatus.CHECKING, now)
         return [_save(moved, "a person brought another machine")], [], timedelta(0)
+    is_open = node.availability is Availability.UP and not node.is_drained
+    if is_open and node.is_ready and is_fresh(node, policy, snapshot) and not fatal_findings(node):
+        return [do.EndRepair("a person has opened it again", node.name)], [], IDLE_WAKE
+    asked = _admins_wish(node)
+    if asked is not None and not node.jobs and not node.is_completing:
+        if not budget.allows_repair():
+            return [], [_refused(node, "its repair waits: as many as allowed are under way")], IDLE_WAKE
+        budget.under_repair += 1
+        fresh = replace(repair, action=asked, instance_id=node.instance_id or repair.instance_id, was_rebooted=False)
+        return _start_machine_action(replace(fresh, since=now, boot_id=node.boot_id), now), [], timedelta(0)
     note = Note("Held", f"{node.name} waits for a person: {repair.message}; last error: {repair.last_error}", node.name)
     return [], [note], IDLE_WAKE
 
@@ -575,6 +701,11 @@ def _is_usable(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool
         and node.instance_status in (InstanceStatus.RUNNING, InstanceStatus.UNKNOWN)
         and not fatal_findings(node)
     )
+
+
+def _is_out(node: NodeView) -> bool:
+    """Say whether a node is known to take no work: in repair, drained or down."""
+    return node.repair is not None or node.is_drained or node.availability is Availability.DOWN
 
 
 def _group(snapshot: Snapshot, group: str) -> list[NodeView]:
@@ -607,15 +738,16 @@ def decide_spares(snapshot: Snapshot, policy: RepairPolicy) -> tuple[list[do.Nod
         usable = [n for n in members if _is_usable(n, policy, snapshot)]
         in_use = [n for n in usable if n.in_partition]
         waiting = [n for n in usable if not n.in_partition]
-        lacking = wanted - len(in_use)
+        # A spare is brought in for nodes that are known to be out, not for those that have not been heard just now;
+        # one is taken back only when enough are known to work.
+        left = [n for n in members if n.in_partition and not _is_out(n)]
+        lacking = wanted - len(left)
         for node in waiting[: max(lacking, 0)]:
-            actions.append(
-                do.UseSpare(f"{group} has {len(in_use)} of {wanted} nodes in use", node.name, node.partition)
-            )
+            actions.append(do.UseSpare(f"{group} has {len(left)} of {wanted} nodes in use", node.name, node.partition))
         if lacking > len(waiting):
             missing = lacking - len(waiting)
             notes.append(Note("NoSpare", f"{group} lacks {missing} of {wanted} nodes and has no spare left"))
-        if lacking < 0:
+        if len(in_use) > wanted:
             idle = [n for n in in_use if not n.jobs and not n.is_completing]
             for node in idle[-1:]:
                 actions.append(do.ParkSpare(f"{group} has more nodes in use than asked", node.name, node.partition))

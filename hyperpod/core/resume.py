@@ -21,7 +21,7 @@ from hyperpod.core.job import (
     JobView,
     TaskExit,
 )
-from hyperpod.core.node import NodeView, RepairStatus
+from hyperpod.core.node import Availability, NodeView, RepairStatus
 from hyperpod.core.plan import Note, Plan
 from hyperpod.core.policy import ResumePolicy
 from hyperpod.core.repair import DEAD_CAUSE, IDLE_WAKE, SHUTDOWN_CAUSE, fatal_findings
@@ -32,7 +32,10 @@ SOON = timedelta(milliseconds=200)
 
 DEAD_CAUSES = (DEAD_CAUSE, SHUTDOWN_CAUSE)
 NO_FACTS = JobFacts()
+_SIGKILL = 9
 _SIGTERM = 15
+LONGEST_REQUEUE_DELAY = timedelta(seconds=180)
+"""Slurm begins a requeued job 120 s later; a begin time past this was set by a person."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +66,30 @@ def _signature(view: JobView, failure: TaskExit | None) -> str:
     return f"{what}:{failure.exit_code or 0}:{failure.signal or 0}"
 
 
-def _dead_nodes(attempt: Attempt, nodes: Mapping[str, NodeView]) -> list[NodeView]:
-    """Return the attempt's nodes that died during it: their machine was fenced or is being replaced as dead."""
+def _dead_nodes(attempt: Attempt, nodes: Mapping[str, NodeView]) -> list[tuple[NodeView, str]]:
+    """Return the attempt's nodes that died during it, each with a sentence.
+
+    Their machine was fenced or is being replaced as dead, or Slurm itself has given them up.
+    """
     dead = []
     for name, instance in zip(attempt.nodes, attempt.instance_ids, strict=False):
         node = nodes.get(name)
-        repair = node.repair if node else None
-        if node is None or repair is None:
+        if node is None:
             continue
-        if repair.cause in DEAD_CAUSES and (not instance or repair.instance_id in ("", instance)):
-            dead.append(node)
+        repair = node.repair
+        if repair is not None and repair.cause in DEAD_CAUSES and (not instance or repair.instance_id in ("", instance)):
+            dead.append((node, repair.message))
+        elif repair is None and node.availability is Availability.DOWN and instance in ("", node.instance_id):
+            dead.append((node, f"{name} is down: {node.reason or 'Slurm does not reach it'}"))
     return dead
+
+
+def _is_leaving(node: NodeView) -> bool:
+    """Say whether a node is on its way out because it is ill; what people ask for waits for its jobs."""
+    repair = node.repair
+    if repair is None or repair.status is not RepairStatus.DRAINING:
+        return False
+    return not repair.cause.startswith("admin/")
 
 
 def _unhealthy_nodes(
@@ -89,8 +105,7 @@ def _unhealthy_nodes(
         if node is None:
             continue
         is_explained = any(f.since is None or f.since >= oldest for f in fatal_findings(node))
-        is_leaving = node.repair is not None and node.repair.status is RepairStatus.DRAINING
-        if is_explained or is_leaving:
+        if is_explained or _is_leaving(node):
             bad.append(node)
     return bad
 
@@ -118,17 +133,22 @@ def classify(
     if status is JobStatus.PREEMPTED:
         return ExitCause.PREEMPTED, "it was preempted", ""
     dead = _dead_nodes(attempt, nodes)
-    if dead:
-        return ExitCause.NODE_DEAD, "; ".join(n.repair.message for n in dead if n.repair), ""
-    if status is JobStatus.NODE_FAIL:
-        return ExitCause.NODE_DEAD, "Slurm ended it because a node failed", ""
     if status is JobStatus.COMPLETED:
         killed = failure is not None and failure.signal is not None and failure.signal != _SIGTERM
         if failure is None or not killed or failure.step_id == BATCH_STEP:
             return ExitCause.COMPLETED, "it completed", ""
         if _later_step_succeeded(facts, failure):
             return ExitCause.COMPLETED, "it completed after a step of it was killed", ""
-        return ExitCause.APPLICATION, f"{failure.sentence}; the script's own status 0 hides it", signature
+        if not dead:
+            return ExitCause.APPLICATION, f"{failure.sentence}; the script's own status 0 hides it", signature
+    if dead:
+        return ExitCause.NODE_DEAD, "; ".join(why for _, why in dead), ""
+    if attempt.decided_cause is not None:
+        return attempt.decided_cause, attempt.message, attempt.signature
+    if status is JobStatus.NODE_FAIL:
+        return ExitCause.NODE_DEAD, "Slurm ended it because a node failed", ""
+    if is_launch_failed(view):
+        return ExitCause.LAUNCH_FAILED, "Slurm could not launch it and holds it", ""
     bad = _unhealthy_nodes(attempt, nodes, snapshot, policy)
     if bad:
         why = "; ".join(f"{n.name}: {_why_bad(n)}" for n in bad)
@@ -140,9 +160,16 @@ def classify(
     if status is JobStatus.FAILED:
         sentence = failure.sentence if failure else _batch_sentence(view)
         return ExitCause.APPLICATION, sentence, signature
-    if failure is not None and failure.signal != _SIGTERM:
+    # Whoever requeues a running job has its tasks end by these signals: they say nothing about the program.
+    if failure is not None and failure.signal not in (_SIGTERM, _SIGKILL):
         return ExitCause.APPLICATION, failure.sentence, signature
     return ExitCause.OTHER, "it was requeued by somebody else", ""
+
+
+def is_launch_failed(view: JobView) -> bool:
+    """Say whether Slurm holds the job because a node could not launch it; a user's own hold is something else."""
+    text = f"{view.pending_reason} {view.pending_message}".lower().replace("_", " ")
+    return view.status is JobStatus.PENDING and view.is_held and "launch failed" in text
 
 
 def _why_bad(node: NodeView) -> str:
@@ -171,9 +198,10 @@ def update_record(
 
     Pure and idempotent: the same view gives the same record.
     """
-    nodes = {n.name: n for n in snapshot.nodes}
+    nodes = snapshot.by_name
     current = record.current
     if current is not None and current.ended_at is None:
+        current = _observed(current, view, facts, snapshot)
         ended = view.status.is_over or view.restart_count > current.restart_count
         if ended:
             cause, message, signature = classify(view, current, facts, nodes, snapshot, policy)
@@ -187,7 +215,7 @@ def update_record(
             )
             record = _avoid_bad_nodes(record.with_attempt(closed), closed, nodes)
         else:
-            record = record.with_attempt(_observed(current, view, facts, snapshot))
+            record = record.with_attempt(current)
     current = record.current
     is_running = view.status in (JobStatus.RUNNING, JobStatus.CONFIGURING, JobStatus.SUSPENDED)
     if is_running and (current is None or view.restart_count > current.restart_count):
@@ -196,9 +224,8 @@ def update_record(
         record = record.with_attempt(_observed(started, view, facts, snapshot))
     elif (
         view.status.is_over
-        and current is not None
-        and current.ended_at is not None
-        and view.restart_count > current.restart_count
+        and view.started_at is not None
+        and (current is None or (current.ended_at is not None and view.restart_count > current.restart_count))
     ):
         # It ran and ended between two looks.
         missed = Attempt(view.restart_count + 1, view.restart_count, view.started_at, view.nodes)
@@ -210,38 +237,63 @@ def update_record(
 
 
 def _observed(attempt: Attempt, view: JobView, facts: JobFacts, snapshot: Snapshot) -> Attempt:
-    machines = {n.name: n.instance_id for n in snapshot.nodes}
-    names = attempt.nodes or view.nodes
+    is_its_own = view.restart_count == attempt.restart_count
+    names = attempt.nodes or (view.nodes if is_its_own else ())
     failure = first_failure(facts, attempt.restart_count)
+    path, step = facts.resumes.get(attempt.restart_count, ("", -1))
     return replace(
         attempt,
         nodes=names,
-        instance_ids=attempt.instance_ids or tuple(machines.get(n, "") for n in names),
-        started_at=attempt.started_at or view.started_at,
+        instance_ids=attempt.instance_ids or tuple(_machine(n, snapshot) for n in names),
+        started_at=attempt.started_at or (view.started_at if is_its_own else None),
+        resume_from=attempt.resume_from or path,
+        resume_step=attempt.resume_step if attempt.resume_from else step,
         first_task_at=attempt.first_task_at or facts.first_tasks.get(attempt.restart_count),
         failure_seen_at=attempt.failure_seen_at or (snapshot.now if failure else None),
     )
 
 
+def _machine(name: str, snapshot: Snapshot) -> str:
+    node = snapshot.by_name.get(name)
+    return node.instance_id if node else ""
+
+
 def _avoid_bad_nodes(record: JobRecord, attempt: Attempt, nodes: Mapping[str, NodeView]) -> JobRecord:
     """Remember the machines that ended this attempt; by instance id, so that a replaced machine counts as new."""
-    if attempt.cause not in (ExitCause.NODE_DEAD, ExitCause.NODE_UNHEALTHY):
+    if attempt.cause not in (ExitCause.NODE_DEAD, ExitCause.NODE_UNHEALTHY, ExitCause.LAUNCH_FAILED):
         return record
     avoid = dict(record.avoid)
     for name, instance in zip(attempt.nodes, attempt.instance_ids, strict=False):
         node = nodes.get(name)
         if node is None or not instance:
             continue
-        if node.repair is not None or fatal_findings(node):
+        is_only_suspect = attempt.cause is ExitCause.LAUNCH_FAILED and (len(attempt.nodes) == 1 or node.is_drained)
+        is_down = node.availability is Availability.DOWN
+        if node.repair is not None or fatal_findings(node) or is_down or is_only_suspect:
             avoid[instance] = name
     return replace(record, avoid=avoid)
 
 
-def excluded_nodes(record: JobRecord, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the nodes that the job must not get: the user's own and those that still are a machine to avoid."""
-    machines = {n.name: n.instance_id for n in snapshot.nodes}
-    ours = {name for instance, name in record.avoid.items() if machines.get(name, instance) == instance}
+def excluded_nodes(record: JobRecord, view: JobView, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the nodes that the job must not get: the user's own and those that still are a machine to avoid.
+
+    When too few others are left for the job, machines that have been found well again are not avoided any more:
+    a job must not wait for ever for nodes that nobody will bring.
+    """
+    ours = {name for instance, name in record.avoid.items() if _machine(name, snapshot) in ("", instance)}
+    if ours:
+        places = [n for n in snapshot.nodes if n.partition == view.partition or not view.partition]
+        left = [n for n in places if n.name not in ours and n.name not in record.users_excluded]
+        if len(left) < view.node_count:
+            ours = {name for name in ours if _is_suspect(snapshot.by_name.get(name))}
     return tuple(sorted({*record.users_excluded, *ours}))
+
+
+def _is_suspect(node: NodeView | None) -> bool:
+    if node is None:
+        return False
+    is_out = node.repair is not None or node.is_drained or node.availability is Availability.DOWN
+    return is_out or bool(fatal_findings(node)) or not node.is_ready
 
 
 def decide_resume(
@@ -287,11 +339,22 @@ def _stop(record: JobRecord, verdict: str, message: str) -> ResumeDecision:
     return ResumeDecision(stopped, notes=(Note(verdict, message, job_id=record.job_id),))
 
 
-def _requeue(record: JobRecord, view: JobView, why: str, snapshot: Snapshot) -> ResumeDecision:
+def _requeue(
+    record: JobRecord, view: JobView, why: str, snapshot: Snapshot, cause: ExitCause | None = None, signature: str = ""
+) -> ResumeDecision:
+    """Requeue a job; ``cause`` says why when it still runs."""
+    if not view.is_batch:
+        if view.status.is_over:
+            return _stop(record, "Interactive", f"only batch jobs can be started again: {why}")
+        note = Note("Interactive", f"only batch jobs can be started again: {why}", job_id=record.job_id)
+        return ResumeDecision(record, notes=(note,))
     current = record.current
     if current is not None and current.decided_at is None:
-        record = record.with_attempt(replace(current, decided_at=snapshot.now))
-    action = do.RequeueJob(why, record.job_id, view.restart_count)
+        decided = replace(current, decided_at=snapshot.now)
+        if cause is not None:
+            decided = replace(decided, decided_cause=cause, message=why, signature=signature)
+        record = record.with_attempt(decided)
+    action = do.RequeueJob(why, record.job_id, view.restart_count, view.status)
     return ResumeDecision(record, (action,), wake_after=SOON)
 
 
@@ -301,9 +364,15 @@ def _running(
     now = snapshot.now
     current = record.current
     assert current is not None
-    mine = {n.name: n for n in snapshot.nodes if n.name in view.nodes}
-    bad = [n for n in mine.values() if fatal_findings(n) and (n.repair is None or n.repair.cause not in DEAD_CAUSES)]
+    mine = {name: snapshot.by_name[name] for name in view.nodes if name in snapshot.by_name}
+    bad = [n for n in mine.values() if _must_leave(n)]
     limit = record.max_attempts or policy.max_attempts
+    lost = [why for n, why in _dead_nodes(current, snapshot.by_name) if n.availability is Availability.DOWN]
+    if lost and view.status is JobStatus.RUNNING:
+        # Slurm ends such a job by itself, unless it was told not to (--no-kill): then nobody else ever would.
+        if current.number >= limit:
+            return ResumeDecision(record, notes=(_used_up(record, limit, "; ".join(lost)),))
+        return _requeue(record, view, "; ".join(lost), snapshot, ExitCause.NODE_DEAD)
     if bad:
         why = "; ".join(f"{n.name}: {_why_bad(n)}" for n in sorted(bad, key=lambda n: n.name))
         avoid = {**record.avoid, **{n.instance_id: n.name for n in bad if n.instance_id}}
@@ -312,11 +381,11 @@ def _running(
             record = record.with_attempt(replace(current, failure_seen_at=now))
         if current.number >= limit:
             return ResumeDecision(record, notes=(_used_up(record, limit, why),))
-        if any(n.repair is None for n in bad):
+        if any(n.repair is None and not n.is_drained for n in bad):
             # The drain comes first: a requeued job must find the node closed.
             note = Note("WaitsForDrain", f"a bad node is not drained yet: {why}", job_id=record.job_id)
             return ResumeDecision(record, notes=(note,), wake_after=SOON)
-        return _requeue(record, view, why, snapshot)
+        return _requeue(record, view, why, snapshot, ExitCause.NODE_UNHEALTHY)
     failure = first_failure(facts, view.restart_count)
     if failure is not None and failure.step_id not in (BATCH_STEP, INTERACTIVE_STEP):
         # Exits are ordered by the nodes' clocks; the grace counts from when we saw it on ours.
@@ -324,10 +393,8 @@ def _running(
         left = seen + timedelta(seconds=policy.step_kill_grace_s) - now
         if left > timedelta(0):
             return ResumeDecision(record, wake_after=left)
-        if record.armed_by == "step":
-            if _same_failures(record, failure, view) >= policy.same_failure_limit or current.number >= limit:
-                return ResumeDecision(record, wake_after=SOON)
-            return _requeue(record, view, failure.sentence, snapshot)
+        if record.armed_by == "step" and view.is_batch:
+            return _step_failed(record, current, view, failure, facts, snapshot, policy)
         if (view.restart_count, failure.step_id) not in facts.killed_steps:
             kill = do.KillStep(failure.sentence, record.job_id, view.restart_count, failure.step_id)
             return ResumeDecision(record, (kill,), wake_after=SOON)
@@ -341,27 +408,58 @@ def _running(
         if now >= deadline and mine and len(heard) == len(mine) and snapshot.started_at < started:
             if current.number >= limit:
                 return ResumeDecision(record, notes=(_used_up(record, limit, "no task was ever started"),))
-            return _requeue(record, view, f"no task started within {policy.first_task_timeout_s:g} s", snapshot)
+            why = f"no task started within {policy.first_task_timeout_s:g} s"
+            return _requeue(record, view, why, snapshot, ExitCause.LAUNCH_FAILED)
     return ResumeDecision(record)
+
+
+def _must_leave(node: NodeView) -> bool:
+    """Say whether a running job must leave a node that still works: it is found ill, or it is shutting down."""
+    repair = node.repair
+    if repair is not None and repair.cause == SHUTDOWN_CAUSE and repair.status is RepairStatus.DRAINING:
+        return True
+    return bool(fatal_findings(node)) and (repair is None or repair.cause not in DEAD_CAUSES)
+
+
+def _step_failed(
+    record: JobRecord,
+    current: Attempt,
+    view: JobView,
+    failure: TaskExit,
+    facts: JobFacts,
+    snapshot: Snapshot,
+    policy: ResumePolicy,
+) -> ResumeDecision:
+    """``srun --auto-resume`` failed: the whole job is requeued, before its script sees the failure."""
+    if facts.scanned_attempt != current.number:
+        scan = do.ScanCheckpoints("was there progress?", record.job_id, current.number)
+        return ResumeDecision(record, (scan,), wake_after=SOON)
+    signature = _signature(view, failure)
+    seen = replace(current, cause=ExitCause.APPLICATION, signature=signature, last_step=facts.scan_step)
+    limit = record.max_attempts or policy.max_attempts
+    is_hopeless = _trailing_failures(record.with_attempt(seen)) >= policy.same_failure_limit
+    if is_hopeless or current.number >= limit:
+        # The script sees its step fail, as without us; the verdict follows when it has ended.
+        return ResumeDecision(record, wake_after=SOON)
+    record = record.with_attempt(replace(current, last_step=facts.scan_step))
+    return _requeue(record, view, failure.sentence, snapshot, ExitCause.APPLICATION, signature)
 
 
 def _used_up(record: JobRecord, limit: int, why: str) -> Note:
     return Note("AttemptsUsedUp", f"all {limit} attempts are used up: {why}", job_id=record.job_id)
 
 
-def _same_failures(record: JobRecord, failure: TaskExit | None, view: JobView) -> int:
-    """Count the application's equal failures in a row without progress, the present one included."""
-    signature = _signature(view, failure)
-    count = 1
-    for attempt in reversed(record.attempts):
-        if attempt.ended_at is None:
-            continue
-        if attempt.cause is None or not attempt.cause.is_applications or attempt.signature != signature:
-            break
-        if attempt.made_progress:
-            break
-        count += 1
-    return count
+def _made_progress(record: JobRecord, attempt: Attempt) -> bool | None:
+    """Say whether a newer checkpoint was completed in an attempt; None when that is not known.
+
+    What it started from is what it was given, or the newest that earlier attempts left, whichever is known.
+    """
+    if attempt.last_step is None:
+        return None
+    if attempt.resume_from:
+        return attempt.last_step > attempt.resume_step
+    before = [a.last_step for a in record.attempts if a.number < attempt.number and a.last_step is not None]
+    return attempt.last_step > max(before, default=-1)
 
 
 def _trailing_failures(record: JobRecord) -> int:
@@ -369,7 +467,10 @@ def _trailing_failures(record: JobRecord) -> int:
     count = 0
     signature = ""
     for attempt in reversed(record.attempts):
-        if attempt.cause is None or not attempt.cause.is_applications or attempt.made_progress:
+        # What could not be looked at does not count against the job; the number of attempts still bounds it.
+        if attempt.cause is None or not attempt.cause.is_applications:
+            break
+        if _made_progress(record, attempt) is not False:
             break
         if signature and attempt.signature != signature:
             break
@@ -383,8 +484,9 @@ def _over(
 ) -> ResumeDecision:
     current = record.current
     if current is None or current.cause is None:
-        # It ended before we saw it run.
-        return _stop(record, "NotSeen", "it ended before it was seen running")
+        if view.status is JobStatus.CANCELLED:
+            return _stop(record, "UserCancelled", "it was cancelled before it ran")
+        return _stop(record, "NotStarted", f"it ended without having run: {view.status.value}")
     cause, message = current.cause, current.message
     limit = record.max_attempts or policy.max_attempts
     if cause is ExitCause.COMPLETED:
@@ -410,23 +512,28 @@ def _over(
 
 def _pending(record: JobRecord, view: JobView, snapshot: Snapshot) -> ResumeDecision:
     current = record.current
-    if current is None or current.ended_at is None or current.restart_count >= view.restart_count:
-        return ResumeDecision(record)
     if view.is_held:
-        if "launch failed" in view.pending_message.lower() and not record.released_once:
-            release = do.ReleaseJob("its launch failed on a bad node", record.job_id)
-            return ResumeDecision(replace(record, released_once=True), (release,), wake_after=SOON)
+        if is_launch_failed(view) and not record.released_once:
+            excluded = excluded_nodes(record, view, snapshot)
+            release: list[do.Action] = [do.ReleaseJob("its launch failed on a bad node", record.job_id)]
+            if tuple(sorted(view.excluded)) != excluded:
+                why = "not again where its launch failed"
+                release.insert(0, do.ExpediteJob(why, record.job_id, excluded, False, True, False))
+            return ResumeDecision(replace(record, released_once=True), tuple(release), wake_after=SOON)
         note = Note("Held", f"held: {view.pending_message or view.pending_reason}", job_id=record.job_id)
         return ResumeDecision(record, notes=(note,))
+    if current is None or current.ended_at is None or current.restart_count >= view.restart_count:
+        return ResumeDecision(record)
     if current.cause in (ExitCause.OTHER, ExitCause.PREEMPTED, None):
         return ResumeDecision(record)
     leftovers = _leftovers(record, current, view, snapshot)
-    excluded = excluded_nodes(record, snapshot)
+    excluded = excluded_nodes(record, view, snapshot)
+    longest = (current.ended_at or snapshot.now) + LONGEST_REQUEUE_DELAY
     expedite = do.ExpediteJob(
         current.message,
         record.job_id,
         excluded=excluded,
-        start_now=view.begin_at is not None and view.begin_at > snapshot.now,
+        start_now=view.begin_at is not None and snapshot.now < view.begin_at <= longest,
         set_excluded=tuple(sorted(view.excluded)) != excluded,
         top_priority=view.priority < TOP_PRIORITY,
     )

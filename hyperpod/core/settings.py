@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic.alias_generators import to_pascal
 
 CHECKPOINT_FIELDS: Final = frozenset({"user", "job_id", "job_name"})
@@ -23,8 +23,8 @@ CHECKPOINT_FIELDS: Final = frozenset({"user", "job_id", "job_name"})
 OWN_SLURM_PARAMETERS: Final = frozenset(
     {
         "accountingstorageexternalhost", "authtype", "authalttypes", "clustername", "controladdr", "controlmachine",
-        "credtype", "downnodes", "epilog", "include", "nodeaddr", "nodename", "nodeset", "partitionname",
-        "plugstackconfig", "prolog", "returntoservice", "slurmctldaddr", "slurmctldhost", "slurmctldparameters",
+        "credtype", "downnodes", "include", "jobrequeue", "nodeaddr", "nodename", "nodeset", "partitionname",
+        "plugstackconfig", "returntoservice", "slurmctldaddr", "slurmctldhost", "slurmctldparameters",
         "slurmctldport", "slurmdport", "slurmdspooldir", "slurmdtimeout", "slurmduser", "slurmuser",
         "statesavelocation",
     }
@@ -33,8 +33,7 @@ OWN_SLURM_PARAMETERS: Final = frozenset(
 
 
 _DURATION: Final = re.compile(r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|m|h|d)?\s*")
-
-
+_YEAR_S: Final = 366 * 86400.0
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
 
@@ -59,7 +58,7 @@ def parse_duration(value: object) -> timedelta:
     if match is None or not isinstance(value, int | float | str):
         raise ValueError(f"must be a duration such as 90, 90s, 5m or 1h, got {value!r}")
     seconds = float(match["number"]) * _UNIT_S[match["unit"]]
-    if seconds > 366 * 86400:
+    if seconds > _YEAR_S:
         raise ValueError(f"must be a duration of at most a year, got {value!r}")
     return timedelta(seconds=seconds)
 
@@ -74,6 +73,20 @@ def _refuse_number(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise ValueError(f"must be on or off, got {value!r}")
     return value
+
+
+def _within(least_s: float, most_s: float = _YEAR_S) -> AfterValidator:
+    """Return a limit of a duration, in seconds; pydantic's own limits word their errors differently by version."""
+
+    def check(value: timedelta) -> timedelta:
+        seconds = value.total_seconds()
+        if seconds < least_s:
+            raise ValueError(f"must be at least {least_s:g} s, got {seconds:g} s")
+        if seconds > most_s:
+            raise ValueError(f"must be at most {most_s:g} s, got {seconds:g} s")
+        return value
+
+    return AfterValidator(check)
 
 
 Duration = Annotated[
@@ -138,16 +151,13 @@ class SlurmPolicy(_Block):
         description="Partition of jobs that name none. Default: the partition of the first worker group, so that a "
         "cluster with one partition needs no setting.",
     )
-    slurmd_timeout: Duration = Field(
+    slurmd_timeout: Annotated[Duration, _within(5, 65533)] = Field(
         timedelta(seconds=300),
-        ge=timedelta(seconds=5),
-        le=timedelta(seconds=65533),
         description="Seconds until slurmctld by itself calls a silent node down. Default 300, Slurm's own: the agents' "
         "heartbeats find dead nodes much earlier, this is only the net below them.",
     )
-    job_default_time: Duration | None = Field(
+    job_default_time: Annotated[Duration, _within(60)] | None = Field(
         None,
-        ge=timedelta(seconds=60),
         description="Time limit of jobs that give none (the partitions' DefaultTime). Default: none, as stock.",
     )
     parameters: Mapping[str, str] = Field(
@@ -188,22 +198,19 @@ class CheckPolicy(_Block):
     observe_only: Switch = Field(
         False, description="Report what the check finds, but let it drain nothing. Default off; on to try a new check."
     )
-    interval: Duration | None = Field(
+    interval: Annotated[Duration, _within(1)] | None = Field(
         None,
-        ge=timedelta(seconds=1),
-        description="Seconds between two runs. Default: Health.Interval.",
+        description="Seconds between two runs. Default: the check's own, shorter for what is cheap and urgent.",
+    )
+    settings: Mapping[str, Any] = Field(
+        default_factory=dict,
+        description="The check's own limits, such as fatal_percent of disk. Default: those in its description.",
     )
 
 
 class HealthPolicy(_Block):
     """How the agents look at their nodes: ``Hyperpod.Health``."""
 
-    interval: Duration = Field(
-        timedelta(seconds=30),
-        ge=timedelta(seconds=1),
-        description="Seconds between two runs of a check with no interval of its own. Default 30: a pass costs "
-        "milliseconds, and what must be seen sooner (lost heartbeats, task exits, kernel lines) is no periodic check.",
-    )
     checks: Mapping[str, CheckPolicy] = Field(
         default_factory=dict,
         description="Settings per check, by the names in 'hyperpod health'. Default: every check runs and counts.",
@@ -245,21 +252,19 @@ class RepairPolicy(_Block):
         description="So many nodes with one cause within BreakerWindow stop repairs until a person closes the breaker. "
         "Default 3: two may be chance.",
     )
-    breaker_window: Duration = Field(
-        timedelta(hours=1), ge=timedelta(seconds=10), description="Window of BreakerNodes. Default 1h."
+    breaker_window: Annotated[Duration, _within(10)] = Field(
+        timedelta(hours=1), description="Window of BreakerNodes. Default 1h."
     )
     replace_attempts: Whole = Field(
         3, ge=1, le=100, description="Replacements tried for one node before it is held for a person. Default 3."
     )
-    replace_timeout: Duration = Field(
+    replace_timeout: Annotated[Duration, _within(10)] = Field(
         timedelta(minutes=15),
-        ge=timedelta(seconds=10),
         description="A new machine that is not ready by then counts as a failed try. Default 15m: three times what a "
         "machine with large scripts needs.",
     )
-    first_contact_grace: Duration = Field(
+    first_contact_grace: Annotated[Duration, _within(1)] = Field(
         timedelta(seconds=10),
-        ge=timedelta(seconds=1),
         description="After its own start the controller waits this long for agents before it calls one silent. "
         "Default 10: agents reconnect within seconds.",
     )
@@ -289,9 +294,8 @@ class ResumePolicy(_Block):
         OnTimeLimit.STOP,
         description="stop or resume when its own time limit ended the job. Default stop: the limit is the user's word.",
     )
-    step_kill_grace: Duration = Field(
+    step_kill_grace: Annotated[Duration, _within(0, 600)] = Field(
         timedelta(seconds=0.3),
-        le=timedelta(minutes=10),
         description="Seconds between SIGTERM and SIGKILL when the step of a lost rank is ended. Default 0.3: its "
         "collective operations cannot finish any more.",
     )
@@ -302,15 +306,13 @@ class ResumePolicy(_Block):
         description="Equal failures without a new checkpoint between them until the job is stopped. Default 2: once "
         "may be chance.",
     )
-    lease: Duration = Field(
+    lease: Annotated[Duration, _within(1)] = Field(
         timedelta(seconds=10),
-        ge=timedelta(seconds=1),
         description="Seconds an agent waits without its controller before it kills job processes, so that a node cut "
         "off cannot write beside the next attempt. Default 10: a controller's restart takes less.",
     )
-    heartbeat_interval: Duration = Field(
+    heartbeat_interval: Annotated[Duration, _within(0.1)] = Field(
         timedelta(seconds=1),
-        ge=timedelta(seconds=0.1),
         description="Seconds between two heartbeats of an agent. Default 1.",
     )
     heartbeat_misses: Whole = Field(
@@ -324,9 +326,8 @@ class ResumePolicy(_Block):
         description="Findings that began up to this long before a failure count as its cause. Default 10m: memory "
         "errors show some minutes before the crash.",
     )
-    first_task_timeout: Duration = Field(
+    first_task_timeout: Annotated[Duration, _within(1)] = Field(
         timedelta(minutes=2),
-        ge=timedelta(seconds=1),
         description="A job that is running for so long without a started task counts as a failed launch. Default 2m: "
         "prologs and large images need a while.",
     )
@@ -449,16 +450,24 @@ def _slurm_value(value: object) -> object:
 
 
 def plain_settings(block: BaseModel) -> dict[str, Any]:
-    """Return settings as JSON-able data: snake_case keys, durations as seconds in keys that end in ``_s``."""
+    """Return one section as JSON-able data: snake_case keys, durations as seconds in keys that end in ``_s``."""
     plain: dict[str, Any] = {}
     for name, field in type(block).model_fields.items():
         value = getattr(block, name)
         if "timedelta" in str(field.annotation):
             plain[f"{name}_s"] = None if value is None else value.total_seconds()
-        elif isinstance(value, BaseModel):
-            plain[name] = plain_settings(value)
         elif isinstance(value, Mapping):
-            plain[name] = {k: plain_settings(v) if isinstance(v, BaseModel) else v for k, v in value.items()}
+            plain[name] = dict(value)
         else:
             plain[name] = value.value if isinstance(value, StrEnum) else value
+    return plain
+
+
+def plain_checks(health: HealthPolicy) -> dict[str, dict[str, Any]]:
+    """Return the settings of the health checks as the agents' registry reads them, by check."""
+    plain: dict[str, dict[str, Any]] = {}
+    for name, check in health.checks.items():
+        plain[name] = {"is_disabled": not check.enabled, "observe_only": check.observe_only, **check.settings}
+        if check.interval is not None:
+            plain[name]["interval_s"] = check.interval.total_seconds()
     return plain

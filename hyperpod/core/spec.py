@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from hyperpod.core.names import MAX_NAME_LENGTH, NodeName, is_name, node_name
 from hyperpod.core.node import Role
-from hyperpod.core.settings import Frozen, HyperpodBlock, Provider, plain_settings
+from hyperpod.core.settings import Frozen, HyperpodBlock, Provider, plain_checks, plain_settings
 from hyperpod.errors import ConfigError
 
 __all__ = [
@@ -287,7 +287,7 @@ def spec_policies(spec: ClusterSpec) -> dict[str, Any]:
             for group in spec.instance_groups
         ],
         "slurm": plain_settings(block.slurm) | {"default_partition": spec.default_partition},
-        "health": plain_settings(block.health),
+        "health": plain_checks(block.health),
         "repair": plain_settings(block.repair),
         "resume": plain_settings(block.resume),
     }

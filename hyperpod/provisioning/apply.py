@@ -6,6 +6,7 @@ seen as done, and nothing is left behind. It prints nothing; the caller is told 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,15 @@ from hyperpod.errors import CommandError, CommandTimeout, HyperpodError, Invalid
 from hyperpod.ports.provider import Birth, BirthStatus, Instance
 from hyperpod.provisioning.node_files import node_launches
 
+logger = logging.getLogger(__name__)
+
 Progress = Callable[[str, float], None]
 """Told what is being done and how far it is (0 to 1)."""
 
 READY_TIMEOUT_S = 600.0
 _APPLY_CONF = "/opt/hyperpod/lifecycle_scripts/apply_slurm_conf.sh"
+_SCALE_DOWN_REASON = "hyperpod: removed by scale-down"
+_SEPARATOR = "\x1f"
 # One more machine for one whose script failed (it has had its own tries by then); then a person has to look.
 REPLACEMENTS_PER_NODE = 1
 
@@ -99,6 +104,8 @@ def observe_nodes(provider: LocalProvider, spec: ClusterSpec) -> tuple[SeenNode,
     # Only a removal asks who is busy; without one slurmctld is left in peace.
     needs_jobs = any(instance.node not in names for instance in instances)
     busy = _busy_nodes(provider, instances) if needs_jobs else frozenset()
+    data = read_json(provider.cluster(spec.cluster_name).spec) if needs_jobs else None
+    earlier = {} if data is None else {node.name: node for node in wanted_nodes(ClusterSpec.from_json(data))}
     return tuple(
         SeenNode(
             instance.node,
@@ -108,9 +115,14 @@ def observe_nodes(provider: LocalProvider, spec: ClusterSpec) -> tuple[SeenNode,
             is_busy=instance.role is Role.WORKER
             and instance.status is InstanceStatus.RUNNING
             and (busy is None or instance.node in busy),
+            partition=earlier[instance.node].partition if instance.node in earlier else _group_partition(spec, instance),
         )
         for instance in instances
     )
+
+
+def _group_partition(spec: ClusterSpec, instance: Instance) -> str | None:
+    return next((group.partition for group in spec.workers if group.name == instance.group), None)
 
 
 def plan_cluster(spec: ClusterSpec, provider: LocalProvider, *, force: bool = False) -> ProvisionPlan:
@@ -156,14 +168,16 @@ def create_cluster(
         phase("prepare")
         image = provider.ensure_image(local.image.value, lambda what, share: progress(what, share * 0.5))
         phase("image")
-        plan = plan_cluster(spec, provider, force=force)
+        plan = _plan_with_drained(spec, provider, force)
         write_json(home.spec, spec.to_json())
-        launches = {launch.node: launch for launch in node_launches(spec, addresses, image_reference=image)}
+        launches = {
+            launch.node: launch
+            for launch in node_launches(spec, addresses, keep=plan.keep, image_reference=image)
+        }
         provider.configure(list(launches.values()))
         ensure_service(provider, spec.cluster_name)
         for gone in plan.remove:
             progress(f"removing {gone.name}", 0.5)
-            _leave_slurm(provider, spec, gone)
             provider.terminate(gone.instance_id)
             provider.forget_node(spec.cluster_name, gone.name)
         _take_over_slurm_conf(provider, spec)
@@ -300,24 +314,55 @@ def _busy_nodes(provider: LocalProvider, instances: Sequence[Instance]) -> froze
     return frozenset(names.stdout.split())
 
 
-def _leave_slurm(provider: LocalProvider, spec: ClusterSpec, node: SeenNode) -> None:
-    """Keep new jobs away from a node that is about to be removed; it disappears with the next slurm.conf."""
-    head = next((i for i in provider.observe(spec.cluster_name) if i.role is Role.HEAD), None)
-    if head is None or head.status is not InstanceStatus.RUNNING:
+def _plan_with_drained(spec: ClusterSpec, provider: LocalProvider, force: bool) -> ProvisionPlan:
+    """Return the plan, with the nodes to be removed drained before it was asked once more who is busy.
+
+    Without that a job could start on a node between the question and the removal.
+    """
+    plan = plan_cluster(spec, provider, force=force)
+    head = _running_head(provider, spec.cluster_name)
+    if head is None:
+        return plan
+    _set_state(provider, head, [node.name for node in plan.remove], "drain")
+    if plan.remove:
+        plan = plan_cluster(spec, provider, force=force)
+    # Nodes that stay after all: refused ones, and those of an earlier scale-down that was taken back.
+    removed = {node.name for node in plan.remove}
+    try:
+        listed = provider.connect(head.id).run(
+            ["sinfo", "--all", "--noheader", "--Node", "--list-reasons", f"--format=%N {_SEPARATOR}%E"], timeout_s=20
+        )
+    except (CommandError, ProviderError):
+        return plan
+    pairs = {tuple(line.split(f" {_SEPARATOR}", 1)) for line in listed.stdout.splitlines() if _SEPARATOR in line}
+    stay = sorted(name for name, reason in pairs if reason == _SCALE_DOWN_REASON and name not in removed)
+    _set_state(provider, head, stay, "resume")
+    return plan
+
+
+def _running_head(provider: LocalProvider, cluster: str) -> Instance | None:
+    for instance in provider.observe(cluster):
+        if instance.role is Role.HEAD and instance.status is InstanceStatus.RUNNING:
+            return instance
+    return None
+
+
+def _set_state(provider: LocalProvider, head: Instance, nodes: Sequence[str], state: str) -> None:
+    if not nodes:
         return
+    reason = [f"reason={_SCALE_DOWN_REASON}"] if state == "drain" else []
     try:
         provider.connect(head.id).run(
-            ["scontrol", "update", f"nodename={node.name}", "state=down", "reason=hyperpod: removed by scale-down"],
-            timeout_s=20,
+            ["scontrol", "update", f"nodename={','.join(nodes)}", f"state={state}", *reason], timeout_s=20
         )
-    except CommandError:
-        return
+    except CommandError as error:
+        logger.warning("slurmctld refused state=%s nodes=%s: %s", state, ",".join(nodes), error.message)
 
 
 def _take_over_slurm_conf(provider: LocalProvider, spec: ClusterSpec) -> None:
     """Have a running head node use the slurm.conf that was just written for it; equal ones change nothing."""
-    head = next((i for i in provider.observe(spec.cluster_name) if i.role is Role.HEAD), None)
-    if head is None or head.status is not InstanceStatus.RUNNING:
+    head = _running_head(provider, spec.cluster_name)
+    if head is None:
         return
     try:
         provider.connect(head.id).run([_APPLY_CONF], timeout_s=90)

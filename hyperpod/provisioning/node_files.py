@@ -33,9 +33,11 @@ SHARED_MOUNTS = ("/fsx", "/home")
 _PARAMETERS_FILE = "provisioning_parameters.json"
 
 
-def slurm_layout(spec: ClusterSpec, addresses: Mapping[str, str]) -> SlurmLayout:
-    """Return what slurm.conf has to say about this cluster."""
-    nodes = wanted_nodes(spec)
+def slurm_layout(
+    spec: ClusterSpec, addresses: Mapping[str, str], *, keep: Sequence[WantedNode] = ()
+) -> SlurmLayout:
+    """Return what slurm.conf has to say about this cluster. ``keep``: nodes to be removed that still have a job."""
+    nodes = [*wanted_nodes(spec), *keep]
     head = next(node for node in nodes if node.role is Role.HEAD)
     workers = [node for node in nodes if node.role is Role.WORKER]
     local, slurm = spec.hyperpod.local, spec.hyperpod.slurm
@@ -62,10 +64,16 @@ def slurm_layout(spec: ClusterSpec, addresses: Mapping[str, str]) -> SlurmLayout
     )
 
 
-def node_launches(spec: ClusterSpec, addresses: Mapping[str, str], *, image_reference: str = "") -> list[NodeLaunch]:
+def node_launches(
+    spec: ClusterSpec,
+    addresses: Mapping[str, str],
+    *,
+    keep: Sequence[WantedNode] = (),
+    image_reference: str = "",
+) -> list[NodeLaunch]:
     """Return how each node of the specification is launched, head first."""
     nodes = wanted_nodes(spec)
-    layout = slurm_layout(spec, addresses)
+    layout = slurm_layout(spec, addresses, keep=keep)
     launches = []
     for node in nodes:
         lifecycle = spec.group(node.group).lifecycle

@@ -104,6 +104,11 @@ static void enter_task(uint32_t rank)
 	fake.pid = (pid_t)(5000 + rank);
 }
 
+int fake_task_init(void)
+{
+	return (slurm_spank_task_init(&fake, 0, NULL));
+}
+
 int fake_task_start(uint32_t rank)
 {
 	int rv;

@@ -41,6 +41,7 @@ int fake_log_count(const char *text);
 /* Run the hooks as Slurm does. */
 int fake_init(int ac, char *argv[]);
 int fake_post_opt(void);
+int fake_task_init(void);
 int fake_task_start(uint32_t rank);
 int fake_task_exit(uint32_t rank, int status);
 int fake_exit(void);

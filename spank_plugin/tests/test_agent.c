@@ -64,6 +64,21 @@ static void without_an_agent_the_job_goes_on_and_the_log_says_so_once(void)
 	CHECK(fake_log_count("\n") == 1);
 }
 
+static void a_batch_step_learns_its_restart_count_when_the_task_starts(void)
+{
+	char *argv[] = { fake_agent_nowhere() };
+
+	fake_reset(S_CTX_REMOTE);
+	fake.step_id = SLURM_BATCH_SCRIPT;
+	fake_setenv("HYPERPOD_AUTO_RESUME", "3");
+	CHECK(fake_init(1, argv) == 0);
+	CHECK(fake_post_opt() == 0);
+	CHECK_STR(fake_getenv("HYPERPOD_ATTEMPT"), "1");
+	fake_setenv("SLURM_RESTART_COUNT", "1");
+	CHECK(fake_task_init() == 0);
+	CHECK_STR(fake_getenv("HYPERPOD_ATTEMPT"), "2");
+}
+
 static void without_an_agent_what_the_job_has_already_is_kept(void)
 {
 	char *argv[] = { fake_agent_nowhere() };
@@ -75,6 +90,8 @@ static void without_an_agent_what_the_job_has_already_is_kept(void)
 	fake_setenv("HYPERPOD_RESUME_FROM", "/fsx/step_1");
 	CHECK(fake_init(1, argv) == 0);
 	CHECK(fake_post_opt() == 0);
+	fake_setenv("SLURM_RESTART_COUNT", "1");
+	CHECK(fake_task_init() == 0);
 	CHECK_STR(fake_getenv("HYPERPOD_ATTEMPT"), "5");
 	CHECK_STR(fake_getenv("HYPERPOD_RESUME_FROM"), "/fsx/step_1");
 }
@@ -87,6 +104,7 @@ static void without_an_agent_a_job_that_is_off_is_untouched(void)
 	fake_setenv("HYPERPOD_AUTO_RESUME", "0");
 	CHECK(fake_init(1, argv) == 0);
 	CHECK(fake_post_opt() == 0);
+	CHECK(fake_task_init() == 0);
 	CHECK_STR(fake_getenv("HYPERPOD_ATTEMPT"), NULL);
 	CHECK_STR(fake_getenv("HYPERPOD_RESUME_FROM"), NULL);
 	CHECK_STR(fake_getenv("HYPERPOD_ARMED_BY"), NULL);
@@ -197,6 +215,7 @@ static void no_descriptor_is_left_open(void)
 int main(void)
 {
 	RUN(without_an_agent_the_job_goes_on_and_the_log_says_so_once);
+	RUN(a_batch_step_learns_its_restart_count_when_the_task_starts);
 	RUN(without_an_agent_what_the_job_has_already_is_kept);
 	RUN(without_an_agent_a_job_that_is_off_is_untouched);
 	RUN(a_hanging_agent_costs_little_and_still_gets_every_exit);

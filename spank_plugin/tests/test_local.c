@@ -20,7 +20,7 @@ static void clear_environment(void)
 	static const char *const names[] = {
 		HP_ENV_AUTO_RESUME, HP_ENV_ARMED_BY, HP_ENV_CHECKPOINT_DIR, HP_ENV_ATTEMPT,
 		HP_ENV_RESUME_FROM, HP_ENV_PREVIOUS_FAILURE, HP_ENV_PEER_LOST, "SLURM_JOB_ID",
-		INHERITED, "SLURM_SPANK_" INHERITED,
+		INHERITED, "SLURM_SPANK_" INHERITED, "SLURM_RESTART_COUNT",
 	};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -164,6 +164,7 @@ static void a_job_submitted_from_inside_an_armed_job_starts_clean(void)
 	(void)setenv(HP_ENV_RESUME_FROM, "/fsx/step_9", 1);
 	(void)setenv(HP_ENV_PREVIOUS_FAILURE, "x", 1);
 	(void)setenv(HP_ENV_PEER_LOST, "/run/x", 1);
+	(void)setenv("SLURM_RESTART_COUNT", "2", 1);
 	(void)setenv(INHERITED, "4", 1);
 	(void)setenv("SLURM_SPANK_" INHERITED, "4", 1);
 	start(S_CTX_ALLOCATOR, NULL);
@@ -176,7 +177,19 @@ static void a_job_submitted_from_inside_an_armed_job_starts_clean(void)
 	CHECK_STR(getenv(HP_ENV_RESUME_FROM), NULL);
 	CHECK_STR(getenv(HP_ENV_PREVIOUS_FAILURE), NULL);
 	CHECK_STR(getenv(HP_ENV_PEER_LOST), NULL);
+	CHECK_STR(getenv("SLURM_RESTART_COUNT"), "2");
+	start(S_CTX_ALLOCATOR, NULL);
+	CHECK(fake_option("auto-resume", "1") == 0);
+	CHECK(fake_post_opt() == 0);
+	CHECK_STR(getenv("SLURM_RESTART_COUNT"), NULL);
 	clear_environment();
+}
+
+static void people_who_submit_are_not_told_of_a_wrong_plugstack(void)
+{
+	clear_environment();
+	start(S_CTX_ALLOCATOR, "nonsense=1");
+	CHECK_STR(fake_log(), "");
 }
 
 static void the_clusters_default_arms_and_zero_refuses_it(void)
@@ -209,6 +222,7 @@ static void nonsense_exported_by_hand_is_named_and_dropped(void)
 static void task_hooks_outside_slurmstepd_do_nothing(void)
 {
 	start(S_CTX_LOCAL, NULL);
+	CHECK(fake_task_init() == 0);
 	CHECK(fake_task_start(0) == 0);
 	CHECK(fake_task_exit(0, 0) == 0);
 	CHECK(fake_exit() == 0);
@@ -228,6 +242,7 @@ int main(void)
 	RUN(the_last_value_at_the_command_line_wins);
 	RUN(srun_arms_by_step_only_when_the_job_is_not_armed);
 	RUN(a_job_submitted_from_inside_an_armed_job_starts_clean);
+	RUN(people_who_submit_are_not_told_of_a_wrong_plugstack);
 	RUN(the_clusters_default_arms_and_zero_refuses_it);
 	RUN(nonsense_exported_by_hand_is_named_and_dropped);
 	RUN(task_hooks_outside_slurmstepd_do_nothing);

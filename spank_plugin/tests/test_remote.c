@@ -32,6 +32,8 @@ static void a_batch_step_gets_its_environment_and_reports(void)
 	fake_setenv("HYPERPOD_RESUME_FROM", "/stale");
 	start(REPLY);
 	CHECK(fake_post_opt() == 0);
+	fake_setenv("SLURM_RESTART_COUNT", "7");
+	CHECK(fake_task_init() == 0); /* what the agent said stays */
 	CHECK(fake_task_start(0) == 0);
 	CHECK(fake_task_exit(0, 0) == 0);
 	CHECK(fake_exit() == 0);
@@ -136,14 +138,18 @@ static void a_het_component_is_found_by_its_job_id(void)
 	CHECK(strstr(only_request(), "\"het_job_id\":null,\"het_offset\":null,"));
 }
 
-static void a_step_started_by_srun_takes_the_restart_count_from_the_batch_step(void)
+static void the_restart_count_is_the_larger_of_item_and_variable(void)
 {
 	fake_reset(S_CTX_REMOTE);
 	fake_setenv("SLURM_RESTART_COUNT", "4");
 	CHECK(strstr(only_request(), "\"restart_count\":4,"));
 	fake_reset(S_CTX_REMOTE);
 	fake.step_id = SLURM_BATCH_SCRIPT;
+	fake.restart_count = 5;
 	fake_setenv("SLURM_RESTART_COUNT", "4");
+	CHECK(strstr(only_request(), "\"restart_count\":5,"));
+	fake_reset(S_CTX_REMOTE);
+	fake.restart_count = NO_VAL;
 	CHECK(strstr(only_request(), "\"restart_count\":0,"));
 	fake_reset(S_CTX_REMOTE);
 	fake_setenv("SLURM_RESTART_COUNT", "-4");
@@ -223,7 +229,7 @@ int main(void)
 	RUN(every_task_reports_its_rank_and_how_it_ended);
 	RUN(array_ids_are_null_unless_the_job_is_an_array);
 	RUN(a_het_component_is_found_by_its_job_id);
-	RUN(a_step_started_by_srun_takes_the_restart_count_from_the_batch_step);
+	RUN(the_restart_count_is_the_larger_of_item_and_variable);
 	RUN(the_extern_step_is_left_alone);
 	RUN(an_interactive_step_is_an_ordinary_one);
 	RUN(options_passed_on_by_slurm_arm_a_job_without_environment);

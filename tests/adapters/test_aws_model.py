@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 from typing import Any
 
 import botocore.model
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hyperpod.adapters.aws import model
 from hyperpod.adapters.aws.model import (
     _create_cluster_shape,
     instance_types,
@@ -17,6 +19,7 @@ from hyperpod.adapters.aws.model import (
     validate_create_cluster,
 )
 from hyperpod.config.problem import Kind, format_path
+from hyperpod.errors import ConfigError
 
 GROUP: dict[str, Any] = {
     "InstanceGroupName": "worker",
@@ -112,6 +115,28 @@ def test_a_wrong_value_is_named_with_what_is_allowed(
     ((found_path, found_message, found_kind),) = problems(**changes)
     assert (found_path, found_kind) == (path, kind)
     assert message in found_message
+
+
+@pytest.mark.parametrize("date", [1769817600, datetime.date(2026, 1, 31), "2026-01-31", "2026-01-31T00:00:00Z"])
+def test_a_date_may_be_written_in_many_ways(date: Any) -> None:
+    patch = {"PatchingStrategy": "WhenIdle", "PatchSchedule": {"NextPatchDate": date}}
+    assert problems(AutoPatchConfig=patch) == []
+
+
+def test_an_old_botocore_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.Loader, "load_service_model", lambda *_: {"metadata": {}, "operations": {}, "shapes": {}})
+    _create_cluster_shape.cache_clear()
+    try:
+        with pytest.raises(ConfigError, match="the installed botocore does not know CreateCluster") as caught:
+            validate_create_cluster(REQUEST)
+    finally:
+        _create_cluster_shape.cache_clear()
+    assert caught.value.hint == "pip install 'botocore>=1.44'"
+
+
+def test_a_pattern_of_another_dialect_is_left_to_the_service() -> None:
+    assert python_pattern("(") is None
+    assert python_pattern(r"[\p{L}]+") is not None
 
 
 def test_a_misspelt_required_key_is_one_mistake() -> None:

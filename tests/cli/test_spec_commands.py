@@ -29,8 +29,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
 def test_a_valid_spec_is_summed_up(app: typer.Typer) -> None:
     result = CliRunner().invoke(app, ["validate", LAPTOP])
     assert result.exit_code == 0
-    assert "demo on local" in result.stdout
-    assert f"{LAPTOP}: valid" in result.stdout
+    assert f"{LAPTOP}: valid: cluster demo, provider local" in result.stdout
 
 
 def test_a_valid_spec_as_json(app: typer.Typer) -> None:
@@ -95,4 +94,4 @@ def test_a_setting_without_path_or_value_is_an_error_of_usage(app: typer.Typer, 
 def test_help_has_an_example(app: typer.Typer) -> None:
     for command in (["validate"], ["config", "show"]):
         result = CliRunner().invoke(app, [*command, "--help"])
-        assert "Example: hyperpod" in result.stdout
+        assert "Examples:" in result.stdout

@@ -104,6 +104,17 @@ EXCLUSIONS: dict[str, tuple[dict[str, Any], str]] = {
         worker(CapacityRequirements={"Spot": {}, "OnDemand": {}}),
         "24: at InstanceGroups[1].CapacityRequirements: Spot and OnDemand exclude each other; give one",
     ),
+    "spot and a training plan": (
+        worker(
+            CapacityRequirements={"Spot": {}},
+            TrainingPlanArn="arn:aws:sagemaker:us-west-2:111122223333:training-plan/plan",
+        ),
+        "27: at InstanceGroups[1].TrainingPlanArn: TrainingPlanArn and CapacityRequirements Spot exclude each other",
+    ),
+    "Karpenter": (
+        aws_request(AutoScaling={"Mode": "Enable"}),
+        "26: at AutoScaling: works with EKS only; this is a Slurm cluster",
+    ),
     "groups as a mapping": (
         {"ClusterName": "demo", "InstanceGroups": {}},
         "3: at InstanceGroups: must be a list, got a mapping",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from spec_texts import LOCAL, Mistakes
 
+from hyperpod.health import registry
+
 # (what is replaced, by what, the lines expected)
 WRONG_IN_ONE_PLACE: dict[str, tuple[str, str, list[str]]] = {
     "a misspelt key of a group": (
@@ -231,8 +233,61 @@ WRONG_IN_ONE_PLACE: dict[str, tuple[str, str, list[str]]] = {
     ),
     "a duration below the least": (
         "Spares: 1",
-        "Health: {Interval: 100ms}",
-        ["cluster.yaml:11: at Hyperpod.Health.Interval: must be at least 1 second, got 0.1 s"],
+        "Health: {Checks: {disk: {Interval: 100ms}}}",
+        ["cluster.yaml:11: at Hyperpod.Health.Checks.disk.Interval: must be at least 1 s, got 0.1 s"],
+    ),
+    "a default time below a minute": (
+        "Spares: 1",
+        "Slurm: {JobDefaultTime: 59}",
+        ["cluster.yaml:11: at Hyperpod.Slurm.JobDefaultTime: must be at least 60 s, got 59 s"],
+    ),
+    "a duration above the most": (
+        "Spares: 1",
+        "Resume: {StepKillGrace: 1h}",
+        ["cluster.yaml:11: at Hyperpod.Resume.StepKillGrace: must be at most 600 s, got 3600 s"],
+    ),
+    "a duration of years": (
+        "Spares: 1",
+        "Repair: {BreakerWindow: 1000d}",
+        ["cluster.yaml:11: at Hyperpod.Repair.BreakerWindow: must be a duration of at most a year, got '1000d'"],
+    ),
+    "a number above the most": (
+        "Spares: 1",
+        "Repair: {MaxUnhealthyPercentage: 101}",
+        ["cluster.yaml:11: at Hyperpod.Repair.MaxUnhealthyPercentage: must be at most 100, got 101"],
+    ),
+    "a text that is a number": (
+        "Spares: 1",
+        "SharedStorage: 5",
+        ["cluster.yaml:11: at Hyperpod.SharedStorage: must be text, got 5"],
+    ),
+    "no name of a parameter": (
+        "Spares: 1",
+        "Slurm: {Parameters: {'Foo Bar': 1}}",
+        ["cluster.yaml:11: at Hyperpod.Slurm.Parameters: 'Foo Bar' is not the name of a slurm.conf parameter"],
+    ),
+    "a parameter that is a list": (
+        "Spares: 1",
+        "Slurm: {Parameters: {Foo: [1]}}",
+        ["cluster.yaml:11: at Hyperpod.Slurm.Parameters.Foo: must be text, got a list"],
+    ),
+    "a parameter twice for Slurm": (
+        "Spares: 1",
+        "Slurm: {Parameters: {Foo: 1, FOO: 2}}",
+        ["cluster.yaml:11: at Hyperpod.Slurm.Parameters: Foo and FOO are the same parameter for Slurm"],
+    ),
+    "a broken template": (
+        "Spares: 1",
+        "Resume: {CheckpointDir: '/fsx/{user'}",
+        [
+            "cluster.yaml:11: at Hyperpod.Resume.CheckpointDir: expected '}' before end of string; "
+            "allowed fields are {job_id}, {job_name}, {user}"
+        ],
+    ),
+    "a subnet too large": (
+        "Spares: 1",
+        "Local: {Subnet: 10.0.0.0/8}",
+        ["cluster.yaml:11: at Hyperpod.Local.Subnet: must have a prefix length from 16 to 29, got 10.0.0.0/8"],
     ),
     "a lease shorter than the silence that counts": (
         "Spares: 1",
@@ -371,8 +426,18 @@ def test_a_group_name_that_makes_host_names_too_long_is_refused(mistakes: Mistak
     ]
 
 
-def test_a_misspelt_health_check_is_named_when_the_checks_are_known(mistakes: Mistakes) -> None:
-    text = LOCAL + "  Health: {Checks: {disk_spac: {Enabled: off}}}\n"
-    assert mistakes(text, known_checks=["disk_space", "clock"]) == [
-        "cluster.yaml:12: at Hyperpod.Health.Checks.disk_spac: no check disk_spac; did you mean disk_space?"
-    ]
+@pytest.mark.parametrize(
+    ("checks", "expected"),
+    [
+        ("{dsk: {Enabled: off}}", ".dsk: there is no such check; did you mean disk?"),
+        (
+            "{disk: {Settings: {fatal_percnt: 1}}}",
+            ".disk.Settings.fatal_percnt: there is no such setting; did you mean fatal_percent?",
+        ),
+        ("{disk: {Enabld: off}}", ".disk.Enabld: unknown key; did you mean Enabled?"),
+        ("{disk: 5}", ".disk: must be a mapping, got 5"),
+    ],
+)
+def test_a_bad_setting_of_a_health_check_is_named(checks: str, expected: str, mistakes: Mistakes) -> None:
+    text = LOCAL + f"  Health: {{Checks: {checks}}}\n"
+    assert mistakes(text, health=registry.parse_settings) == [f"cluster.yaml:12: at Hyperpod.Health.Checks{expected}"]

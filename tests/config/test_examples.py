@@ -15,6 +15,7 @@ from hyperpod.config.overrides import block_fields
 from hyperpod.config.problem import format_path
 from hyperpod.core.node import Role
 from hyperpod.core.spec import Provider
+from hyperpod.health import registry
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SPECS = sorted(
@@ -26,7 +27,7 @@ SPECS = sorted(
 
 def load(name: str, **options: Any) -> Loaded:
     """Load an example as the commands do, with no environment."""
-    return load_spec(CONFIGS / name, validate=validate_create_cluster, **options)
+    return load_spec(CONFIGS / name, validate=validate_create_cluster, health=registry.parse_settings, **options)
 
 
 def test_there_are_examples_for_the_laptop_for_aws_and_for_policies() -> None:

@@ -63,6 +63,24 @@ def test_text_from_outside_is_read_like_text_in_the_file(load_text: LoadText) ->
     assert spec.group("worker").spares == 2
 
 
+def test_text_of_a_flag_may_look_like_anything(load_text: LoadText) -> None:
+    flags = {
+        "Hyperpod.Slurm.DefaultPartition": "dev",
+        "Hyperpod.Resume.CheckpointDir": "/fsx/{user}: [",
+        "ClusterName": '"17"',
+    }
+    spec = load_text(LOCAL, flags=flags).spec
+    assert (spec.default_partition, spec.hyperpod.resume.checkpoint_dir) == ("dev", "/fsx/{user}: [")
+    assert spec.cluster_name == "17"
+
+
+def test_a_flag_may_replace_an_entry_of_a_list_but_not_add_one(load_text: LoadText, mistakes: Mistakes) -> None:
+    place = "InstanceGroups[1].SlurmConfig.PartitionNames"
+    assert load_text(LOCAL, flags={f"{place}[0]": "prod"}).spec.default_partition == "prod"
+    for flag in (f"{place}[1]", "Tags[0].Key", "ClusterName[0]"):
+        assert mistakes(LOCAL, flags={flag: "x"}) == [f"--set {flag}: at {flag}: there is no such place in the file"]
+
+
 def test_variables_of_jobs_are_no_settings(load_text: LoadText) -> None:
     env = {
         "HYPERPOD_RESUME_FROM": "/fsx/x",

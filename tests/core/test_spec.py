@@ -23,6 +23,7 @@ from hyperpod.core.spec import (
     with_counts,
 )
 from hyperpod.errors import ConfigError
+from hyperpod.health import registry
 
 
 def head(**more: Any) -> InstanceGroup:
@@ -65,6 +66,11 @@ def test_what_is_no_duration_is_refused_in_words(value: object) -> None:
 @given(st.integers(min_value=0, max_value=86400 * 366))
 def test_a_duration_in_seconds_and_its_text_are_the_same(seconds: int) -> None:
     assert parse_duration(seconds) == parse_duration(f"{seconds}s") == timedelta(seconds=seconds)
+
+
+def test_a_duration_beyond_a_year_is_a_mistake_in_the_unit() -> None:
+    with pytest.raises(ValueError, match="at most a year, got '1000d'"):
+        parse_duration("1000d")
 
 
 def test_a_spec_cannot_be_changed() -> None:
@@ -166,7 +172,8 @@ def test_counts_that_make_no_sense_are_refused(counts: dict[str, int], expected:
 
 
 def test_the_daemons_read_plain_data_with_units_in_the_keys() -> None:
-    data = spec_policies(cluster(Resume={"Lease": "20s"}, Health={"Checks": {"disk": {"Interval": "1m"}}}))
+    checks = {"disk": {"Interval": "1m", "Settings": {"fatal_percent": 1}}, "load": {"Enabled": "off"}}
+    data = spec_policies(cluster(Resume={"Lease": "20s"}, Health={"Checks": checks}))
     assert json.loads(json.dumps(data)) == data
     assert data["groups"][1] == {
         "name": "worker",
@@ -176,7 +183,11 @@ def test_the_daemons_read_plain_data_with_units_in_the_keys() -> None:
         "partition": "dev",
         "instance_type": "local.node",
     }
-    assert data["health"]["checks"]["disk"] == {"enabled": True, "observe_only": False, "interval_s": 60.0}
+    assert data["health"] == {
+        "disk": {"is_disabled": False, "observe_only": False, "interval_s": 60.0, "fatal_percent": 1},
+        "load": {"is_disabled": True, "observe_only": False},
+    }
+    registry.build_checks(Role.WORKER, registry.parse_settings(data["health"]))
     assert data["slurm"]["default_partition"] == "dev"
     assert data["resume"]["lease_s"] == 20.0
 

@@ -94,7 +94,7 @@ class SlurmCli:
         self._deadline_s = deadline_s
         self._read_bytes = read_bytes
         self._has_json = True
-        self._array_of: dict[int, int] = {}
+        self._array_of: dict[int, int | None] = {}
         self._bad_environments: set[int] = set()
 
     # --- reads --------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class SlurmCli:
         Tasks of an array that have not been started yet share one view with the id of the array and no task id.
         """
         found = self._ask(commands.show_jobs(), parse.parse_jobs, commands.show_jobs(json=False), parse.parse_jobs_text)
-        self._array_of = {job.job_id: job.array_job_id for job in found if job.array_job_id is not None}
+        self._array_of = {job.job_id: job.array_job_id for job in found}
         return found
 
     def job(self, job_id: int) -> JobView | None:
@@ -156,20 +156,30 @@ class SlurmCli:
         A task of an array has the environment of its array. A file that is damaged or too large counts as not
         there and is logged once, so that one user's job cannot stop the watch over the others.
         """
-        for owner in (job_id, self._array_of.get(job_id)):
-            if owner is None:
-                continue
-            path = self._state_dir / f"hash.{owner % 10}" / f"job.{owner}" / "environment"
-            try:
-                return parse.parse_environment(self._read_bytes(path, parse.MAX_ENVIRONMENT_BYTES))
-            except FileNotFoundError:
-                continue
-            except (OSError, UnexpectedOutput) as error:
-                if job_id not in self._bad_environments:
-                    self._bad_environments.add(job_id)
-                    logger.warning("saved environment not readable job=%d file=%s error=%s", job_id, path, error)
-                return None
-        return None
+        try:
+            saved = self._environment_file(job_id)
+            array = self._array(job_id) if saved is None else None
+            if array is not None:
+                saved = self._environment_file(array)
+            return parse.parse_environment(saved) if saved is not None else None
+        except (OSError, UnexpectedOutput) as error:
+            if job_id not in self._bad_environments:
+                self._bad_environments.add(job_id)
+                logger.warning("saved environment not readable job=%d error=%s", job_id, error)
+            return None
+
+    def _environment_file(self, job_id: int) -> bytes | None:
+        path = self._state_dir / f"hash.{job_id % 10}" / f"job.{job_id}" / "environment"
+        try:
+            return self._read_bytes(path, parse.MAX_ENVIRONMENT_BYTES)
+        except FileNotFoundError:
+            return None
+
+    def _array(self, job_id: int) -> int | None:
+        if job_id not in self._array_of:
+            found = self.job(job_id)
+            return found.array_job_id if found is not None else None
+        return self._array_of[job_id]
 
     # --- nodes --------------------------------------------------------------------------------------------------
 

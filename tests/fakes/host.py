@@ -1,0 +1,133 @@
+"""A machine made of values, and munge without a daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hyperpod.errors import CommandError, CommandTimeout, MungeError
+from hyperpod.ports.host import Contact, DiskUsage, Mount, Process
+from tests.fakes.clock import FakeClock
+
+
+@dataclass
+class FakeHost:
+    """Implements ``ports.host.Host``. What is not set does not exist.
+
+    ``writes`` maps a folder to ``ok``, ``hangs`` or an error text; ``outputs`` a program's name to its output, or
+    to ``hangs``, or to an error text after ``fails: ``.
+    """
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    files: dict[str, str] = field(default_factory=dict)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    disks: dict[str, DiskUsage | OSError] = field(default_factory=dict)
+    writes: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    process_list: list[Process] = field(default_factory=list)
+    environments: dict[int, dict[str, str]] = field(default_factory=dict)
+    cpus: int = 4
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ("127.0.0.1",)
+    contacts: dict[str, Contact] = field(default_factory=dict)
+    boot: str = "boot-1"
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
+
+    def boot_id(self) -> str:
+        return self.boot
+
+    def booted_at(self) -> float:
+        return 0.0
+
+    def uptime_s(self) -> float:
+        return self.clock.monotonic()
+
+    def read_text(self, path: str, limit: int = 65536) -> str:
+        if path not in self.files:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return self.files[path][:limit]
+
+    def read_bytes(self, path: str, limit: int = 1 << 20) -> bytes:
+        if path in self.blobs:
+            return self.blobs[path][:limit]
+        return self.read_text(path, limit).encode()
+
+    def disk(self, path: str) -> DiskUsage:
+        found = self.disks.get(path)
+        if found is None:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def mounts(self) -> Sequence[Mount]:
+        return ()
+
+    def try_write(self, folder: str, token: str, timeout_s: float) -> None:
+        self.calls.append(("try_write", folder, token))
+        result = self.writes.get(folder, "cannot create: No such file or directory")
+        if result == "hangs":
+            raise CommandTimeout(["sh"], timeout_s)
+        if result != "ok":
+            raise CommandError(["sh"], 1, result)
+
+    def run(self, argv: Sequence[str], timeout_s: float) -> str:
+        self.calls.append(tuple(argv))
+        output = self.outputs.get(argv[0])
+        if output is None:
+            raise CommandError(argv, 127, "No such file or directory")
+        if output == "hangs":
+            raise CommandTimeout(argv, timeout_s)
+        if output.startswith("fails: "):
+            raise CommandError(argv, 1, output.removeprefix("fails: "))
+        return output
+
+    def processes(self) -> Sequence[Process]:
+        return list(self.process_list)
+
+    def environment(self, pid: int) -> Mapping[str, str]:
+        return self.environments.get(pid, {})
+
+    def cpu_count(self) -> int:
+        return self.cpus
+
+    def resolve(self, name: str) -> Sequence[str]:
+        return self.names.get(name, ())
+
+    def own_addresses(self) -> Sequence[str]:
+        return self.addresses
+
+    def connect(self, address: str, port: int, timeout_s: float) -> Contact:
+        return self.contacts.get(f"{address}:{port}", Contact.SILENT)
+
+
+@dataclass(frozen=True)
+class FakeCredential:
+    """What ``FakeMunge`` decodes to."""
+
+    payload: bytes
+    uid: int = 0
+    gid: int = 0
+
+
+@dataclass
+class FakeMunge:
+    """Credentials that are their payload; ``error`` makes it fail, ``answer`` makes it give something else."""
+
+    error: str = ""
+    answer: bytes | None = None
+
+    def encode(self, payload: bytes) -> bytes:
+        if self.error:
+            raise MungeError(self.error)
+        return payload
+
+    def decode(self, credential: bytes) -> FakeCredential:
+        return FakeCredential(credential if self.answer is None else self.answer)
