@@ -8,7 +8,7 @@
 set -euo pipefail
 
 HERE=$(dirname "$(readlink -f "$0")")
-# shellcheck source=lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=lib/common.sh
 . "$HERE/lib/common.sh"
 
 RECORD_DIR=/var/log/provision

@@ -6,7 +6,7 @@
 set -euo pipefail
 
 HERE=$(dirname "$(readlink -f "$0")")
-# shellcheck source=lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=lib/common.sh
 . "$HERE/lib/common.sh"
 
 run_step() {

@@ -5,8 +5,11 @@ Owns deadlines and the killing of whole process groups. Must not know what it ru
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import pwd
+import select
 import signal
 import subprocess
 import time
@@ -74,9 +77,6 @@ class Processes:
         pending = b""
         try:
             assert process.stdout is not None
-            os.set_blocking(process.stdout.fileno(), True)
-            import select
-
             while True:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -86,6 +86,8 @@ class Processes:
                     raise CommandTimeout(argv, timeout_s)
                 chunk = os.read(process.stdout.fileno(), 65536)
                 if not chunk:
+                    if pending:
+                        on_line(pending.decode(errors="replace"))
                     break
                 # Progress bars use carriage returns; each state of the bar counts as a line.
                 *lines, pending = (pending + chunk).replace(b"\r", b"\n").split(b"\n")
@@ -160,16 +162,12 @@ def _start(
 def _primary_group(user: str | None) -> int | None:
     if user is None:
         return None
-    import pwd
-
     return pwd.getpwnam(user).pw_gid
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     try:
         process.communicate(timeout=_REAP_S)
     except (subprocess.TimeoutExpired, ValueError):

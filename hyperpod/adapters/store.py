@@ -47,6 +47,7 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX events_job ON events (job_id, event_id) WHERE job_id IS NOT NULL",
         "CREATE INDEX events_node ON events (node, event_id) WHERE node != ''",
         "CREATE TABLE named_values (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+        "CREATE TABLE event_counts (kind TEXT PRIMARY KEY, count INTEGER NOT NULL)",
     ),
 )
 
@@ -282,6 +283,11 @@ class SqliteStore:
                 (_iso(now), kind, message, node, job_id, uid, None if data is None else _json(data)),
             ).lastrowid
             assert event_id is not None
+            db.execute(
+                "INSERT INTO event_counts (kind, count) VALUES (?, 1) "
+                "ON CONFLICT (kind) DO UPDATE SET count = count + 1",
+                (kind,),
+            )
             if event_id % _PRUNE_EVERY == 0:
                 db.execute("DELETE FROM events WHERE event_id <= ?", (event_id - MAX_EVENTS,))
         return Event(event_id, now, kind, message, node, job_id, uid, data)
@@ -289,7 +295,10 @@ class SqliteStore:
     def events(
         self, *, after: int = 0, limit: int = 1000, job_id: int | None = None, node: str = ""
     ) -> Sequence[Event]:
-        """Return up to ``limit`` events after an id, oldest first; only a job's or a node's when asked."""
+        """Return up to ``limit`` events, oldest first; only a job's or a node's when asked.
+
+        After an id the first ones that follow it; without an id the newest.
+        """
         where: list[str] = ["event_id > ?"]
         parameters: list[Any] = [after]
         if job_id is not None:
@@ -300,10 +309,15 @@ class SqliteStore:
             parameters.append(node)
         rows = self._rows(
             f"SELECT event_id, at, kind, message, node, job_id, uid, data FROM events WHERE {' AND '.join(where)} "
-            "ORDER BY event_id LIMIT ?",
+            f"ORDER BY event_id {'ASC' if after else 'DESC'} LIMIT ?",
             (*parameters, limit),
         )
-        return [_event(*row) for row in rows]
+        events = [_event(*row) for row in rows]
+        return events if after else events[::-1]
+
+    def event_counts(self) -> Mapping[str, int]:
+        """Return how many events of each kind there have been, those included that were pruned since."""
+        return {str(kind): int(count) for kind, count in self._rows("SELECT kind, count FROM event_counts")}
 
     def last_event_id(self) -> int:
         """Return the id of the newest event, 0 when there is none; ``events`` from here on are new ones."""

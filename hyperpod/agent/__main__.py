@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from hyperpod import __version__
@@ -27,9 +27,10 @@ from hyperpod.agent.mind import Mind
 from hyperpod.agent.notify import Notifier
 from hyperpod.agent.outbox import Outbox
 from hyperpod.agent.settings import DEFAULT_PATH, AgentSettings, parse_settings
+from hyperpod.core.finding import Finding, Severity, Whose
 from hyperpod.errors import ConfigError, HyperpodError
 from hyperpod.health import registry
-from hyperpod.health.check import Settings
+from hyperpod.health.check import Check, Settings
 from hyperpod.health.checks import kernel_log
 from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.runner import Runner
@@ -52,25 +53,19 @@ def load(path: str) -> AgentSettings:
 
 
 def build(settings: AgentSettings, host: LocalHost, munge: Munge) -> tuple[Loop, Mind]:
-    """Make an agent of its parts.
-
-    Raises:
-        ConfigError: if the checks' settings are wrong.
-    """
-    health = registry.parse_settings(settings.health)
-    boot_id = host.boot_id()
+    """Make an agent of its parts."""
+    boot_id = read_boot_id(settings, host)
     start = host.monotonic()
+    health, checks, notes = build_checks(settings, host, boot_id)
     runner = Runner(
-        registry.build_checks(settings.role, health),
+        checks,
         observe_only=registry.observe_only(health),
         boot_id=boot_id,
         instance_id=settings.instance_id,
         start=start,
     )
     own = health.get(kernel_log.NAME, Settings())
-    kernel = None
-    if not own.is_disabled:
-        kernel = build_kernel_log(settings, host, boot_id, own)
+    kernel = None if own.is_disabled else build_kernel_log(settings, host, boot_id, own)
     try:
         os.makedirs(settings.state_dir, mode=0o700, exist_ok=True)
     except OSError as error:
@@ -84,9 +79,51 @@ def build(settings: AgentSettings, host: LocalHost, munge: Munge) -> tuple[Loop,
         lambda on_event: Link(settings.head_address, settings.controller_port, munge, trusted, on_event),
         Notifier(os.environ),
     )
-    mind = Mind(settings, runner, kernel, outbox, loop, boot_id=boot_id, gateway=default_gateway(host), start=start)
+    gateway = default_gateway(host)
+    mind = Mind(settings, runner, kernel, outbox, loop, boot_id=boot_id, gateway=gateway, notes=notes, start=start)
     restore(mind, f"{settings.state_dir}/state.json")
     return loop, mind
+
+
+def read_boot_id(settings: AgentSettings, host: LocalHost) -> str:
+    """Return this boot's id: the configured file's, or the machine's own."""
+    if settings.boot_id_path:
+        try:
+            found = host.read_text(settings.boot_id_path, 200).strip()
+        except OSError as error:
+            log.warning("the boot id cannot be read path=%s error=%s", settings.boot_id_path, error.strerror)
+        else:
+            if found:
+                return found
+    return host.boot_id()
+
+
+def build_checks(
+    settings: AgentSettings, host: LocalHost, boot_id: str
+) -> tuple[Mapping[str, Settings], Sequence[Check], Sequence[Finding]]:
+    """Make the checks. Settings that cannot be used are reported as a finding, and the defaults hold.
+
+    A node without an agent would be lost over a misspelt limit.
+    """
+    try:
+        health = registry.parse_settings(settings.health)
+        own = health.get(kernel_log.NAME, Settings())
+        build_kernel_log(settings, host, boot_id, own)
+        return health, registry.build_checks(settings.role, health), ()
+    except ConfigError as error:
+        log.error("the checks run with their defaults: %s", error)
+        message = f"the settings of the checks are not used: {error}"
+        note = Finding(
+            "agent",
+            "SettingsRefused",
+            Severity.WARN,
+            message,
+            since=host.now(),
+            boot_id=boot_id,
+            instance_id=settings.instance_id,
+            whose=Whose.SITE,
+        )
+        return {}, registry.build_checks(settings.role, {}), (note,)
 
 
 def build_kernel_log(settings: AgentSettings, host: LocalHost, boot_id: str, own: Settings) -> KernelLog:
@@ -185,7 +222,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             host = LocalHost(Processes())
             loop, mind = build(settings, host, Munge())
-            log.info("started node=%s role=%s boot=%s", settings.node, settings.role.value, host.boot_id())
+            for key in settings.ignored:
+                log.warning("%s: a key that is not known: %s", arguments.config, key)
+            log.info("started node=%s role=%s instance=%s", settings.node, settings.role.value, settings.instance_id)
             loop.run(mind)
     except HyperpodError as error:
         sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))

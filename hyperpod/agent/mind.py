@@ -89,6 +89,7 @@ class Mind:
         actions: Carries the effects out.
         boot_id: This boot.
         gateway: Address of the default gateway, asked about when the cluster has no peers; may be empty.
+        notes: Findings about the agent itself, for as long as it lives.
         start: Monotonic time now.
     """
 
@@ -102,9 +103,11 @@ class Mind:
         *,
         boot_id: str,
         gateway: str = "",
+        notes: Sequence[Finding] = (),
         start: float = 0.0,
     ) -> None:
         self._settings = settings
+        self._notes = tuple(notes)
         self.runner = runner
         self.kernel_log = kernel_log
         self._outbox = outbox
@@ -136,7 +139,7 @@ class Mind:
         """Every open finding of this node."""
         kernel = self.kernel_log.findings if self.kernel_log else ()
         lease = (self._lease.finding,) if self._lease.finding else ()
-        return (*self.runner.findings(), *kernel, *lease)
+        return (*self._notes, *self.runner.findings(), *kernel, *lease)
 
     @property
     def why_not_ready(self) -> str:

@@ -1,7 +1,7 @@
 """The agent's configuration file: what it must say, and what holds when it says nothing.
 
-Written by the lifecycle scripts when an instance is born. Unknown keys are refused with the nearest known one,
-because a misspelt setting would otherwise be ignored in silence on every node.
+Generated when a cluster is made and completed on the machine when an instance is born. A value that cannot be used
+ends the agent with the reason; a key that is not known is only noted, so that a file of a newer version still serves.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ class AgentSettings:
         socket_path: Where the plugin and ``hyperpod health`` find the agent.
         jobs_dir: Where a job finds its files (``peer_lost``).
         state_dir: What outlives a restart of the agent: kernel log position, unsent task exits.
+        boot_id_path: A file with this boot's id, where the kernel's own does not tell boots apart; empty: the kernel's.
         kmsg_path: ``/dev/kmsg``, or a file with the same records on a node that shares its kernel.
         shared_mounts: Folders that every node shares.
         heartbeat_interval_s: 1 s: three misses are noticed within the 5 s that a dead node may cost.
         lease_s: Without contact for this long, and without reaching peers, jobs that may have been started
             elsewhere are killed here.
-        peers: Other workers, to tell "I am cut off" from "the head node is away".
+        peers: Other workers, to tell "I am cut off" from "the head node is away"; those of other roles in the file are
+            left out.
         slurmd_port: Their port to probe.
         health: Settings by check, see docs/guides/health-checks.md.
-        expected_cpus, expected_memory_mib: Slurm's figures for this node.
+        expected_cpus, expected_memory_mib: Slurm's figures for this node (``cpus`` and ``memory_mb`` in the file).
+        ignored: Keys that are not known, each with the nearest known one.
     """
 
     cluster: str
@@ -59,6 +62,7 @@ class AgentSettings:
     socket_path: str = "/run/hyperpod/agent.sock"
     jobs_dir: str = "/run/hyperpod/jobs"
     state_dir: str = "/var/lib/hyperpod-agent"
+    boot_id_path: str = ""
     kmsg_path: str = "/dev/kmsg"
     shared_mounts: tuple[str, ...] = ()
     heartbeat_interval_s: float = 1.0
@@ -68,14 +72,18 @@ class AgentSettings:
     health: Mapping[str, Any] = field(default_factory=dict)
     expected_cpus: int | None = None
     expected_memory_mib: int | None = None
+    ignored: tuple[str, ...] = ()
 
 
 _NEEDED = ("cluster", "node", "group", "role", "head_address")
-_TEXTS = ("cluster", "node", "group", "head_address", "instance_id", "address", "socket_path", "jobs_dir", "state_dir",
-          "kmsg_path")  # fmt: skip
+_TEXTS = (
+    "cluster", "node", "group", "head_address", "instance_id", "address", "socket_path", "jobs_dir", "state_dir",
+    "boot_id_path", "kmsg_path", "head_node",
+)  # fmt: skip
 _NUMBERS = {"heartbeat_interval_s": (0.1, 60.0), "lease_s": (2.0, 3600.0)}
 _PORTS = ("controller_port", "slurmd_port")
-_KNOWN = (*_TEXTS, "role", *_NUMBERS, *_PORTS, "shared_mounts", "peers", "health", "expected")
+_COUNTS = {"cpus": "expected_cpus", "memory_mb": "expected_memory_mib"}
+_KNOWN = (*_TEXTS, "role", *_NUMBERS, *_PORTS, *_COUNTS, "shared_mounts", "peers", "health")
 
 
 def parse_settings(text: str, source: str) -> AgentSettings:
@@ -93,15 +101,10 @@ def parse_settings(text: str, source: str) -> AgentSettings:
         raise ConfigError(f"{source}: not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: must hold one JSON object")
-    for key in data:
-        if key not in _KNOWN:
-            close = difflib.get_close_matches(key, _KNOWN, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(_KNOWN))}"
-            raise ConfigError(f"{source}: {key}: there is no such key", hint=hint)
     for key in _NEEDED:
         if not data.get(key):
             raise ConfigError(f"{source}: {key}: is missing")
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"ignored": tuple(_described(key) for key in data if key not in _KNOWN)}
     for key in _TEXTS:
         if data.get(key) is not None:
             if not isinstance(data[key], str):
@@ -123,13 +126,16 @@ def parse_settings(text: str, source: str) -> AgentSettings:
     if not isinstance(health, dict):
         raise ConfigError(f"{source}: health: must be an object")
     values["health"] = health
-    expected = data.get("expected") or {}
-    if not isinstance(expected, dict) or set(expected) - {"cpus", "memory_mib"}:
-        raise ConfigError(f"{source}: expected: must be an object with cpus and memory_mib")
-    for key in ("cpus", "memory_mib"):
-        if expected.get(key) is not None:
-            values[f"expected_{key}"] = int(_number(source, f"expected.{key}", expected[key], 1, 1e9))
+    for key, name in _COUNTS.items():
+        if data.get(key) is not None:
+            values[name] = int(_number(source, key, data[key], 1, 1e9))
+    values.pop("head_node", None)
     return AgentSettings(**values)
+
+
+def _described(key: str) -> str:
+    close = difflib.get_close_matches(key, _KNOWN, n=1)
+    return f"{key} (did you mean {close[0]}?)" if close else key
 
 
 def _number(source: str, key: str, value: object, low: float, high: float) -> float:
@@ -146,7 +152,11 @@ def _texts(source: str, key: str, value: object) -> tuple[str, ...]:
 
 def _peers(source: str, value: object, own: str) -> tuple[Peer, ...]:
     try:
-        peers = [Peer(str(item["node"]), str(item["address"])) for item in value]  # type: ignore[attr-defined]
-    except (TypeError, KeyError) as error:
+        peers = [
+            Peer(str(item["node"]), str(item["address"]))
+            for item in value  # type: ignore[attr-defined]
+            if item.get("role", "worker") == "worker"
+        ]
+    except (TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"{source}: peers: must be a list of objects with node and address") from error
     return tuple(peer for peer in peers if peer.node != own)

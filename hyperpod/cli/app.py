@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from hyperpod import __version__
-from hyperpod.cli import ask, cluster, inject, job, node
+from hyperpod.cli import ask, cluster, doctor, inject, job, node
 from hyperpod.cli.options import OutputOption, examples, place_of
 from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, say
@@ -83,7 +83,7 @@ def create_app(wanted: str | None = None) -> typer.Typer:
     )
     app.callback()(_options)
     app.command("version", epilog=examples("hyperpod version", "hyperpod version --output json"))(version)
-    for module in (cluster, node, job, inject):
+    for module in (cluster, node, job, doctor, inject):
         module.register(app)
     _register_late(app, wanted)
     return app

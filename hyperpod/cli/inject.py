@@ -1,7 +1,120 @@
-"""x"""
+"""The command ``inject``: breaks a node on purpose, to see the cluster heal.
+
+Owns the options and the waiting for ``--for``. How a node is broken is the provider's business; only nodes of local
+clusters are ours to break.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
+from hyperpod.cli import render
+from hyperpod.cli.options import ClusterOption, OutputOption, checked_node, examples, place_of
+from hyperpod.cli.render import Output, print_json, print_result, say
+from hyperpod.errors import UsageError
+
+
+def complete_fault() -> list[str]:
+    """Return the names of faults, for the shell's completion."""
+    from hyperpod.adapters.local.faults import FAULTS
+
+    return list(FAULTS)
+
 
 def register(app: typer.Typer) -> None:
-    pass
+    """Add this command to the program."""
+    app.command(
+        "inject",
+        epilog=examples(
+            "hyperpod inject --list",
+            "hyperpod inject power-off worker-2",
+            'hyperpod inject kernel-line worker-2 "NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus"',
+            "hyperpod inject network-cut worker-2 --for 90s",
+            "hyperpod inject disk-full worker-2 /var/spool/slurmd --undo",
+        ),
+    )(inject)
+
+
+def inject(
+    ctx: typer.Context,
+    fault: Annotated[
+        str | None, typer.Argument(metavar="[FAULT]", help="What to break; see --list.", autocompletion=complete_fault)
+    ] = None,
+    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Which node.")] = None,
+    argument: Annotated[str | None, typer.Argument(metavar="[ARG]", help="What the fault needs; see --list.")] = None,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="Wait so long (90s, 5m), then undo it.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Take the fault back, and cause none.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the faults.")] = False,
+    cluster: ClusterOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Break a node of a local cluster on purpose.
+
+    To rehearse failures, and to see what the cluster does. With --for the fault is undone after that time, also when
+    you interrupt the waiting; without it, it stays until --undo, or until the node has been repaired.
+    """
+    from hyperpod.adapters.local.faults import FAULTS, known_fault
+
+    if list_:
+        rows = [
+            {"fault": f.name, "argument": f.argument, "default": f.default, "can_undo": f.can_undo, "effect": f.summary}
+            for f in FAULTS.values()
+        ]
+        if output is Output.JSON:
+            print_json(rows)
+        else:
+            print_result(
+                render.table(
+                    ("FAULT", "ARG", "DEFAULT", "UNDO", "EFFECT"),
+                    [(r["fault"], r["argument"], r["default"], r["can_undo"], r["effect"]) for r in rows],
+                )
+            )
+        return
+    place = place_of(ctx)
+    place.refuse_on_node("inject")
+    if fault is None or node is None:
+        raise UsageError("FAULT and NODE are needed", hint="hyperpod inject --list shows the faults")
+    kind = known_fault(fault)
+    seconds = _seconds(for_) if for_ is not None else None
+    if seconds is not None and undo:
+        raise UsageError("--for and --undo exclude each other")
+    if (seconds is not None or undo) and not kind.can_undo:
+        raise UsageError(f"{fault} cannot be undone", hint="leave --for and --undo out")
+    name = checked_node(node)
+    chosen = place.choose(cluster)
+    faults = place.make_faults(place.provider())
+    text = argument or ""
+    if undo:
+        faults.undo(chosen, name, fault, text)
+        _tell(f"{name}: {fault} is undone", output)
+        return
+    done = faults.inject(chosen, name, fault, text)
+    _tell(done, output)
+    if seconds is None:
+        return
+    try:
+        say(f"undone in {render.duration(seconds)}; Ctrl-C undoes it now")
+        place.sleep(seconds)
+    finally:
+        faults.undo(chosen, name, fault, text)
+        say(f"{name}: {fault} is undone")
+
+
+def _seconds(text: str) -> float:
+    from hyperpod.core.settings import parse_duration
+
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        raise UsageError(f"--for {text}: {error}") from error
+
+
+def _tell(sentence: str, output: Output) -> None:
+    if output is Output.JSON:
+        print_json({"done": sentence})
+    else:
+        print_result(sentence)

@@ -20,12 +20,15 @@ from hyperpod.cli.ask import Controller, parse_reply, send_by_agent_config
 from hyperpod.errors import AccessDenied, CommandError, ConnectionLost, UsageError
 
 if TYPE_CHECKING:
+    from hyperpod.adapters.local.doctor import Diagnosis
+    from hyperpod.adapters.local.faults import LocalFaults
     from hyperpod.adapters.local.provider import LocalProvider
     from hyperpod.agent.settings import AgentSettings
     from hyperpod.ports.provider import Instance
 
 DEFAULT_HOME = "/var/lib/hyperpod"
 AGENT_CONFIG = Path("/etc/hyperpod/agent.json")
+_FIX_TIMEOUT_S = 900.0
 _OVERHEAD_S = 10.0
 """Starting our program on a busy head node takes a moment of its own."""
 
@@ -44,6 +47,29 @@ def serve_cluster(provider: LocalProvider, cluster: str) -> None:
     ensure_service(provider, cluster)
 
 
+def build_faults(provider: LocalProvider) -> LocalFaults:
+    """Return what breaks nodes of local clusters on purpose."""
+    from hyperpod.adapters.local.faults import LocalFaults
+    from hyperpod.adapters.process import Processes
+
+    return LocalFaults(provider, Processes())
+
+
+def diagnose_machine(home: Path) -> list[Diagnosis]:
+    """Look at what local clusters need of this machine."""
+    from hyperpod.adapters.local.doctor import diagnose, this_machine
+    from hyperpod.adapters.process import Processes
+
+    return diagnose(this_machine(), home, Processes())
+
+
+def run_fix(argv: Sequence[str], on_line: Callable[[str], None]) -> None:
+    """Run a command that installs something, showing its output as it comes."""
+    from hyperpod.adapters.process import Processes
+
+    Processes().stream(argv, timeout_s=_FIX_TIMEOUT_S, on_line=on_line, env={"DEBIAN_FRONTEND": "noninteractive"})
+
+
 def run_on_terminal(argv: Sequence[str]) -> int:
     """Run a program on the caller's terminal and return its exit status."""
     from hyperpod.adapters.process import Processes
@@ -59,7 +85,7 @@ class Place:
         env: Environment variables.
         agent_config: Its existence makes this machine a node.
         is_root: Whether the caller may handle local machines.
-        make_provider, serve, terminal: The ways out; replaced by fakes in tests.
+        make_provider, make_faults, diagnose, fix, serve, terminal, node_controller: The ways out; fakes in tests.
         sleep, clock: Time, for what refreshes itself.
         host: Name of this machine, for messages.
     """
@@ -68,6 +94,9 @@ class Place:
     agent_config: Path = AGENT_CONFIG
     is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
     make_provider: Callable[[Path], LocalProvider] = build_provider
+    make_faults: Callable[[LocalProvider], LocalFaults] = build_faults
+    diagnose: Callable[[Path], list[Diagnosis]] = diagnose_machine
+    fix: Callable[[Sequence[str], Callable[[str], None]], None] = run_fix
     serve: Callable[[LocalProvider, str], None] = serve_cluster
     terminal: Callable[[Sequence[str]], int] = run_on_terminal
     node_controller: Callable[[Path], Controller] = field(default=lambda path: Controller(send_by_agent_config(path)))

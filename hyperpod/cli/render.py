@@ -92,7 +92,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str =
     made = Table(box=None, pad_edge=False, title=title or None, title_justify="left", title_style="bold")
     for number, name in enumerate(columns):
         is_last = number == len(columns) - 1
-        is_number = bool(cells) and all(row[number] == "-" or _is_number(row[number]) for row in cells)
+        texts = {row[number] for row in cells} - {"-"}
+        is_number = bool(texts) and all(map(_is_number, texts))
         # A word cut in two cannot be copied; only the last column, a sentence, is folded.
         made.add_column(
             name, justify="right" if is_number else "left", no_wrap=not is_last, overflow="fold",
@@ -371,7 +372,7 @@ def _evidence(attempt: Mapping[str, Any], rest: Sequence[Mapping[str, Any]]) -> 
         steps.append(f"decided {duration(between(seen, decided))} later")
     down = down_seconds(attempt, later)
     if down is not None:
-        steps.append(f"training again {duration(down)} after that it was seen")
+        steps.append(f"training again {duration(down)} after it was seen")
     if attempt.get("lost_seconds"):
         steps.append(f"lost {duration(attempt['lost_seconds'])}")
     if later is not None and later["resume_from"]:

@@ -22,7 +22,7 @@ from hyperpod.adapters.munge import Munge
 from hyperpod.adapters.probe import is_working
 from hyperpod.adapters.process import Processes
 from hyperpod.adapters.sdnotify import notify
-from hyperpod.adapters.slurm.client import SlurmClient
+from hyperpod.adapters.slurm.client import SlurmCli
 from hyperpod.adapters.slurm.conf_file import save_partition_nodes
 from hyperpod.adapters.store import open_store
 from hyperpod.adapters.wire import trusted_uids
@@ -45,7 +45,6 @@ KNOWN_KEYS = {
     "metrics_port": int,
     "state_dir": str,
     "slurm_state_dir": str,
-    "slurm_conf_path": str,
     "provider": dict,
     "policies": dict,
     "nodes": list,
@@ -163,7 +162,7 @@ def build_world(config: dict[str, Any], path: Path) -> tuple[World, LateAgents]:
     world = World(
         cluster=config["cluster"],
         slots=Slots(path),
-        slurm=SlurmClient(process, state_dir=config["slurm_state_dir"]),
+        slurm=SlurmCli(process, state_dir=Path(config["slurm_state_dir"])),
         machines=machines_of(config["provider"]),
         store=open_store(state_dir / "controller.db", clock.now()),
         clock=clock,
@@ -171,7 +170,7 @@ def build_world(config: dict[str, Any], path: Path) -> tuple[World, LateAgents]:
         jobs=Threads(),
         checkpoints=CheckpointScanner(process, library),
         probe=is_working,
-        save_partition=partial(save_partition_nodes, config["slurm_conf_path"]),
+        save_partition=partial(save_partition_nodes, str(config.get("slurm_conf_path", "/etc/slurm/slurm.conf"))),
         repair_policy=repair_policy,
         resume_policy=resume_policy,
         memory=Memory(started_at=clock.now()),

@@ -8,20 +8,21 @@ tick; it never stops those of other targets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from hyperpod.controller.memory import Report
-from hyperpod.controller.observe import REPAIR_BEGAN
+from hyperpod.controller.observe import REPAIR_BEGAN, SPARE_PARTITION, remember_repair
 from hyperpod.controller.world import World
 from hyperpod.core import plan as do
 from hyperpod.core.job import JobStatus
 from hyperpod.core.messages import KILL_JOB, PEER_LOST
-from hyperpod.core.node import DrainOwner, RepairStatus, owner_of_reason
+from hyperpod.core.node import Availability, DrainOwner, RepairStatus, owner_of_reason, parse_admin_action
 from hyperpod.core.plan import Plan
 from hyperpod.errors import HyperpodError, NotFound, SlurmError
+from hyperpod.ports.slurm import NodeState
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +98,13 @@ def _probe(world: World, action: do.ProbeNode) -> None:
 def _save_repair(world: World, action: do.SaveRepair) -> None:
     repair = action.repair
     before = {r.node: r for r in world.store.repairs()}.get(repair.node)
+    is_new_cause = before is None or before.cause != repair.cause
+    if is_new_cause and repair.status is not RepairStatus.CHECKING:
+        # Before the repair itself: killed in between, the breaker counts the node once all the same.
+        remember_repair(world, repair)
     world.store.put_repair(repair)
     data = {"cause": repair.cause, "status": repair.status.value, "instance_id": repair.instance_id}
-    if before is None and repair.status is not RepairStatus.CHECKING:
+    if is_new_cause and repair.status is not RepairStatus.CHECKING:
         _event(world, REPAIR_BEGAN, action.reason, node=repair.node, data=data)
     if before is None or before.status is not repair.status:
         kind = f"Node{repair.status.value.capitalize()}"
@@ -119,8 +124,23 @@ def _fence(world: World, action: do.FenceInstance) -> None:
 
 def _mark_down(world: World, action: do.MarkDown) -> None:
     _warn_peers(world, action.node)
-    world.slurm.set_down(action.node, action.reason)
+    state = _state(world, action.node)
+    # A person's drain outlives the machine: its words stay.
+    reason = state.reason if state.is_drained and _owner(state) is DrainOwner.PERSON else action.reason
+    world.slurm.set_down(action.node, reason)
     _event(world, "NodeDown", action.reason, node=action.node)
+
+
+def _state(world: World, node: str) -> NodeState:
+    """Read one node anew, right before it is changed."""
+    state = next((s for s in world.slurm.nodes() if s.name == node), None)
+    if state is None:
+        raise NotFound(f"Slurm does not know the node {node}")
+    return state
+
+
+def _owner(state: NodeState) -> DrainOwner:
+    return owner_of_reason(state.reason, state.reason_by)
 
 
 def _warn_peers(world: World, node: str) -> None:
@@ -136,16 +156,20 @@ def _warn_peers(world: World, node: str) -> None:
 
 
 def _drain(world: World, action: do.DrainNode) -> None:
-    state = next((s for s in world.slurm.nodes() if s.name == action.node), None)
-    if state is None:
-        raise NotFound(f"Slurm does not know the node {action.node}")
-    if state.is_drained and owner_of_reason(state.reason, state.reason_by) in (DrainOwner.PERSON, DrainOwner.OURS):
+    state = _state(world, action.node)
+    if state.is_drained and _owner(state) in (DrainOwner.PERSON, DrainOwner.OURS):
         return
     world.slurm.drain(action.node, action.reason)
     _event(world, "NodeDrained", action.reason, node=action.node)
 
 
 def _undrain(world: World, action: do.UndrainNode) -> None:
+    state = _state(world, action.node)
+    if not state.is_drained and not state.is_fail and state.availability is Availability.UP:
+        return
+    if _owner(state) is DrainOwner.PERSON and parse_admin_action(state.reason) is None:
+        log.info("node=%s stays drained: a person has drained it meanwhile reason=%s", action.node, state.reason)
+        return
     world.slurm.undrain(action.node)
     _event(world, "NodeUndrained", f"{action.node} takes work again: {action.reason}", node=action.node)
 
@@ -156,6 +180,9 @@ def _answer_reason(world: World, action: do.AnswerReason) -> None:
 
 
 def _replace(world: World, action: do.ReplaceInstance) -> None:
+    if world.memory.must_wait(action.key, world.clock.now()):
+        return
+
     def work() -> None:
         data: dict[str, Any] = {"key": action.key, "node": action.node, "error": ""}
         try:
@@ -169,6 +196,9 @@ def _replace(world: World, action: do.ReplaceInstance) -> None:
 
 
 def _reboot(world: World, action: do.RebootInstance) -> None:
+    if world.memory.must_wait(action.key, world.clock.now()):
+        return
+
     def work() -> None:
         data: dict[str, Any] = {"key": action.key, "node": action.node, "error": ""}
         try:
@@ -186,12 +216,14 @@ def machine_done(world: World, report: Report) -> None:
     world.store.finish(key, report.at, error=error)
     world.instances_at = None
     if error:
+        world.memory.refused(key, report.at)
         log.warning("machine action failed node=%s error=%s", node, error)
-        _event(world, "MachineActionFailed", error, node=node)
         for repair in world.store.repairs():
-            if repair.node == node:
+            if repair.node == node and repair.last_error != error:
+                _event(world, "MachineActionFailed", error, node=node)
                 world.store.put_repair(replace(repair, last_error=error))
         return
+    world.memory.refusals.pop(key, None)
     instance_id = str(report.data.get("instance_id", ""))
     if instance_id:
         _event(world, "NodeReplaced", f"{node} is now {instance_id}", node=node, data={"instance_id": instance_id})
@@ -200,8 +232,6 @@ def machine_done(world: World, report: Report) -> None:
         if slot is not None and address and slot.address != address:
             world.slurm.update_address(node, address)
 
-
-SPARE_PARTITION = "hyperpod-spare"
 
 
 def _use_spare(world: World, action: do.UseSpare) -> None:
@@ -222,8 +252,25 @@ def _move(world: World, node: str, source: str, target: str) -> None:
     left = [n for n in members.get(source, ()) if n != node]
     if source in members and len(left) != len(members[source]):
         world.slurm.set_partition_nodes(source, left)
+    save_partitions(world, (target, source))
+
+
+def save_all_partitions(world: World) -> bool:
+    """Write all partitions into slurm.conf where spares move between them; False when that failed."""
+    try:
+        names = world.slurm.partitions()
+        if SPARE_PARTITION in names:
+            save_partitions(world, names)
+        return True
+    except HyperpodError as error:
+        log.warning("partitions not saved error=%s", error)
+        return False
+
+
+def save_partitions(world: World, names: Iterable[str]) -> None:
+    """Write the members that slurmctld has now into slurm.conf; what is written already is left as it is."""
     now = world.slurm.partitions()
-    for partition in (target, source):
+    for partition in names:
         if partition in now:
             world.save_partition(partition, now[partition])
 
@@ -244,6 +291,9 @@ def _save_job(world: World, action: do.SaveJob) -> None:
             _event(world, "AttemptStarted", text, data={"nodes": list(attempt.nodes)}, **where)
         if attempt.first_task_at and (old is None or old.first_task_at is None):
             _event(world, "FirstTaskStarted", f"attempt {attempt.number} has its first task", **where)
+        if attempt.resume_from and (old is None or not old.resume_from):
+            text = f"attempt {attempt.number} resumes from {attempt.resume_from}"
+            _event(world, "Resuming", text, data={"step": attempt.resume_step}, **where)
         if attempt.failure_seen_at and (old is None or old.failure_seen_at is None):
             _event(
                 world, "FailureSeen", f"attempt {attempt.number} is failing: {attempt.message}".rstrip(": "), **where
@@ -263,8 +313,9 @@ def _requeue(world: World, action: do.RequeueJob) -> None:
         raise NotFound(f"Slurm does not know job {action.job_id} any more")
     if view.restart_count > action.restart_count or view.status is JobStatus.PENDING:
         return
-    if view.status is JobStatus.CANCELLED:
-        return
+    if view.status is not action.seen and view.status.is_over:
+        # It ended by itself meanwhile, perhaps well or by its user: that is another decision.
+        raise SlurmError(f"job {action.job_id} is {view.status.value} by now")
     world.slurm.requeue(action.job_id)
     # Slurm may take the request and do nothing while the job is still being cleaned up: believe what is seen.
     after = world.slurm.job(action.job_id)

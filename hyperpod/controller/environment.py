@@ -12,7 +12,8 @@ from hyperpod.controller.loop import ENV_GIVEN
 from hyperpod.controller.memory import Report
 from hyperpod.controller.observe import checkpoint_dir
 from hyperpod.controller.world import World
-from hyperpod.core.job import JobRecord, JobView
+from hyperpod.core.job import BATCH_STEP, JobRecord, JobView
+from hyperpod.errors import HyperpodError
 from hyperpod.ports.checkpoints import Scan
 
 DEADLINE_S = 1.2
@@ -32,13 +33,14 @@ class Environments:
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, str]:
         """Return the variables for an attempt; empty for a job that is not armed. Takes at most ``DEADLINE_S``."""
-        job_id, restart_count = int(asked["job_id"]), int(asked.get("restart_count") or 0)
+        job_id = int(asked["job_id"])
         record = self._world.store.job(job_id)
         armed_by = str(asked.get("armed_by") or "")
         wants = str(asked.get("auto_resume") or "")
         is_armed = wants != "0" and (bool(armed_by and wants) or (record is not None and record.is_armed))
         if not is_armed:
             return {}
+        restart_count = self._restart_count(asked)
         directory = self._directory(record, asked)
         variables = {
             "HYPERPOD_ATTEMPT": str(restart_count + 1),
@@ -47,7 +49,7 @@ class Environments:
             "HYPERPOD_CHECKPOINT_DIR": directory,
         }
         report: dict[str, Any] = {**asked, "armed_by": armed_by or (record.armed_by if record else "")}
-        report["checkpoint_dir"] = directory
+        report.update(checkpoint_dir=directory, restart_count=restart_count)
         if restart_count > 0:
             scan = self._scan(job_id, restart_count, directory, record)
             variables["HYPERPOD_RESUME_FROM"] = scan.path
@@ -56,6 +58,17 @@ class Environments:
             report.update(resume_from=scan.path, resume_step=step, set_aside=scan.set_aside)
         self._world.inbox.put(Report(ENV_GIVEN, self._world.clock.now(), report))
         return variables
+
+    def _restart_count(self, asked: Mapping[str, Any]) -> int:
+        """Return the attempt's restart count; for a batch script slurmstepd does not know it (24.11), Slurm does."""
+        said = int(asked.get("restart_count") or 0)
+        if int(asked.get("step_id", BATCH_STEP)) != BATCH_STEP:
+            return said
+        try:
+            view = self._world.slurm.job(int(asked["job_id"]))
+        except HyperpodError:
+            return said
+        return max(said, view.restart_count) if view else said
 
     def _directory(self, record: JobRecord | None, asked: Mapping[str, Any]) -> str:
         named = str(asked.get("checkpoint_dir") or "")

@@ -13,7 +13,7 @@ from hyperpod.controller.memory import Report
 from hyperpod.controller.observe import observe, remember_job
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
-from hyperpod.core.job import JobRecord
+from hyperpod.core.job import BATCH_STEP, JobRecord
 from hyperpod.core.messages import Heartbeat, parse_task_exit
 from hyperpod.core.plan import Plan, merge
 from hyperpod.core.repair import decide_repair
@@ -24,12 +24,17 @@ log = logging.getLogger(__name__)
 
 ENV_GIVEN = "env_given"
 TASK_FAILED = "TaskFailed"
+KEPT_FAILURES = 32
+"""Failed tasks of a job that are written into the journal; its memory holds them all."""
 
 
 def run_once(world: World) -> Plan:
     """Run one tick: the only shape of one. Returns the plan that was applied."""
     take_reports(world)
     snapshot = observe(world)
+    if not world.are_partitions_saved and "slurm" not in snapshot.missing:
+        # A move of a spare may have been cut short by the end of the controller before this one.
+        world.are_partitions_saved = effects.save_all_partitions(world)
     # Repairs come first: a node is fenced and marked before its jobs are judged.
     plan = decide_repair(snapshot, world.repair_policy)
     failures = effects.apply(world, plan)
@@ -65,7 +70,7 @@ def _take(world: World, report: Report) -> None:
         text = f"{data['node']} is shutting down in an orderly way"
         world.store.add_event("NodeGoodbye", text, report.at, node=str(data["node"]))
     elif kind == words.TASK_START:
-        world.memory.task_started(int(data["job_id"]), int(data.get("restart_count") or 0), report.at)
+        world.memory.task_started(int(data["job_id"]), _restart_count(world, data), report.at)
     elif kind == words.TASK_EXIT:
         _take_exit(world, report)
     elif kind == ENV_GIVEN:
@@ -84,8 +89,11 @@ def _take(world: World, report: Report) -> None:
 
 
 def _take_exit(world: World, report: Report) -> None:
-    task = parse_task_exit(report.data)
+    task = replace(parse_task_exit(report.data), restart_count=_restart_count(world, report.data))
     if not world.memory.task_ended(task) or not task.is_failure:
+        return
+    if sum(1 for e in world.memory.job_facts(task.job_id).exits if e.is_failure) > KEPT_FAILURES:
+        # A thousand ranks that fall with the first one would hold up the tick for news that change nothing.
         return
     record = world.store.job(task.job_id)
     if record is not None and record.is_armed and not record.verdict:
@@ -96,22 +104,29 @@ def _take_exit(world: World, report: Report) -> None:
         )
 
 
+def _restart_count(world: World, data: Mapping[str, Any]) -> int:
+    """Return which attempt a report belongs to. slurmstepd does not tell it for batch scripts: the newest then."""
+    said = int(data.get("restart_count") or 0)
+    if int(data["step_id"]) != BATCH_STEP:
+        return said
+    return max(said, world.memory.restart_counts.get(int(data["job_id"]), 0))
+
+
 def _take_env(world: World, report: Report) -> None:
     """An agent asked for an attempt's environment: arm the job if its step said so, and note what it was given."""
     data = report.data
     job_id = int(data["job_id"])
+    world.memory.restart_counts[job_id] = int(data["restart_count"])
     record = world.store.job(job_id)
     armed_by = str(data.get("armed_by") or "")
     if (record is None or not record.is_armed) and armed_by:
         record = _arm(world, record, data, armed_by)
     if record is None:
         return
-    attempt = next((a for a in record.attempts if a.restart_count == int(data["restart_count"])), None)
-    if attempt is not None and data.get("resume_from") and not attempt.resume_from:
-        given = replace(attempt, resume_from=str(data["resume_from"]), resume_step=int(data["resume_step"]))
-        world.store.put_job(record.with_attempt(given))
-        text = f"attempt {attempt.number} resumes from {data['resume_from']}"
-        world.store.add_event("Resuming", text, report.at, job_id=job_id, uid=record.uid)
+    if data.get("resume_from"):
+        # Its attempt may not have been seen running yet; it is written down with it.
+        path, step = str(data["resume_from"]), int(data["resume_step"])
+        world.memory.resumes(job_id, int(data["restart_count"]), path, step)
     for path in data.get("set_aside", ()):
         text = f"half-written checkpoint set aside: {path}"
         world.store.add_event("CheckpointSetAside", text, report.at, job_id=job_id, uid=record.uid)
@@ -120,7 +135,8 @@ def _take_env(world: World, report: Report) -> None:
 def _arm(world: World, record: JobRecord | None, data: Mapping[str, Any], armed_by: str) -> JobRecord | None:
     job_id = int(data["job_id"])
     value = str(data.get("auto_resume") or "")
-    if value == "0":
+    if value == "0" or data.get("het_offset"):
+        # A het job is requeued as one, by its leader.
         return record
     most = int(value) if value.isdigit() else None
     if record is None:

@@ -94,6 +94,7 @@ class Memory:
     facts: dict[int, JobFacts] = field(default_factory=dict)
     known_exits: dict[int, set[TaskExit]] = field(default_factory=dict)
     refusals: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    restart_counts: dict[int, int] = field(default_factory=dict)
 
     def heard(self, beat: Heartbeat, at: datetime) -> bool:
         """Take a heartbeat in; say whether it tells something new (beyond being alive).
@@ -187,4 +188,5 @@ class Memory:
     def forget_job(self, job_id: int) -> None:
         """The job is over."""
         self.facts.pop(job_id, None)
+        self.restart_counts.pop(job_id, None)
         self.known_exits.pop(job_id, None)

@@ -5,6 +5,7 @@ Reads only. A source that does not answer is named in ``Snapshot.missing``; what
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import datetime, timedelta
 
@@ -14,10 +15,9 @@ from hyperpod.core.job import JobRecord, JobStatus, JobView
 from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, Role
 from hyperpod.core.resume import is_armed_by
 from hyperpod.core.snapshot import PastRepair, Snapshot
-from hyperpod.errors import HyperpodError
+from hyperpod.errors import HyperpodError, ProviderUnavailable
 from hyperpod.ports.provider import Instance
 from hyperpod.ports.slurm import NodeState
-from hyperpod.ports.store import Event
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,9 @@ PROVIDER_MAX_AGE = timedelta(seconds=5)
 """How old the provider's word may be while all is well; asked anew as soon as something is not."""
 
 REPAIR_BEGAN = "RepairBegan"
+_HISTORY = "repair_history"
+SPARE_PARTITION = "hyperpod-spare"
+"""Hidden partition, for root only, in which spares wait."""
 
 
 def observe(world: World) -> Snapshot:
@@ -63,6 +66,9 @@ def observe(world: World) -> Snapshot:
     )
     if "slurm" not in missing:
         _remember_new_jobs(world, views)
+        known = {view.job_id for view in views}
+        for job_id in [j for j in world.memory.facts if j not in known]:
+            world.memory.forget_job(job_id)
     records = {r.job_id: r for r in world.store.jobs()}
     reset = world.store.value("breaker_reset_at")
     snapshot = Snapshot(
@@ -82,15 +88,15 @@ def observe(world: World) -> Snapshot:
 
 def _history(world: World) -> tuple[PastRepair, ...]:
     since = world.clock.now() - timedelta(seconds=world.repair_policy.breaker_window_s)
-    past = []
-    for event in _recent(world, REPAIR_BEGAN):
-        if event.at >= since and event.data:
-            past.append(PastRepair(event.node, str(event.data.get("cause", "")), event.at))
-    return tuple(past)
+    rows = json.loads(world.store.value(_HISTORY) or "[]")
+    past = (PastRepair(str(node), str(cause), datetime.fromisoformat(at)) for node, cause, at in rows)
+    return tuple(p for p in past if p.at >= since)
 
 
-def _recent(world: World, kind: str) -> list[Event]:
-    return [e for e in world.store.events(limit=2000) if e.kind == kind]
+def remember_repair(world: World, repair: Repair) -> None:
+    """Write down that a repair begins, for the breaker; what is older than its window is dropped."""
+    kept = (*_history(world), PastRepair(repair.node, repair.cause, world.clock.now()))
+    world.store.set_value(_HISTORY, json.dumps([(p.node, p.cause, p.at.isoformat()) for p in kept]))
 
 
 def _instances(world: World, repairs: dict[str, Repair], missing: list[str]) -> dict[str, Instance]:
@@ -103,8 +109,11 @@ def _instances(world: World, repairs: dict[str, Repair], missing: list[str]) -> 
     is_fresh = world.instances_at is not None and now - world.instances_at < PROVIDER_MAX_AGE
     if world.instances is None or not is_fresh or not is_calm:
         try:
-            world.instances = world.machines.observe(world.cluster)
-            world.instances_at = now
+            seen = world.machines.observe(world.cluster)
+            if not seen and any(s.role is Role.WORKER for s in world.slots()):
+                # Never "all machines are gone": an answer without any is no answer.
+                raise ProviderUnavailable(f"the provider names no machine of cluster {world.cluster}")
+            world.instances, world.instances_at = seen, now
         except HyperpodError as error:
             log.warning("the provider does not answer error=%s", error)
             missing.append("provider")
@@ -135,6 +144,7 @@ def _node(
         role=slot.role,
         partition=slot.partition,
         in_partition=state is not None and slot.partition in state.partitions,
+        in_spares=state is not None and SPARE_PARTITION in state.partitions,
         availability=state.availability if state else Availability.UNKNOWN,
         is_drained=bool(state and (state.is_drained or state.is_fail)),
         is_completing=bool(state and state.is_completing),
@@ -162,7 +172,8 @@ def _remember_new_jobs(world: World, views: tuple[JobView, ...]) -> None:
     for view in views:
         if world.store.job(view.job_id) is not None or not view.is_batch:
             continue
-        if view.status.is_over:
+        if view.status.is_over and (view.ended_at is None or view.ended_at < world.memory.started_at):
+            # History; one that ended between two looks of ours is judged like any other.
             continue
         try:
             environment = world.slurm.saved_environment(view.array_job_id or view.het_job_id or view.job_id)

@@ -84,4 +84,5 @@ class World:
     last_notes: tuple[Any, ...] = ()
     instances: tuple[Instance, ...] | None = None
     instances_at: datetime | None = None
+    are_partitions_saved: bool = False
     notes_shown: dict[tuple[str, str, int | None], datetime] = field(default_factory=dict)

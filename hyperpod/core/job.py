@@ -165,11 +165,6 @@ class Attempt:
     decided_at: datetime | None = None
     decided_cause: ExitCause | None = None
 
-    @property
-    def made_progress(self) -> bool | None:
-        """True when a newer checkpoint was completed in this attempt; None when that is not known."""
-        return None if self.last_step is None else self.last_step > self.resume_step
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         out: dict[str, Any] = {}

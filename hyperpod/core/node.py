@@ -169,6 +169,7 @@ class NodeView:
         role: Only workers are repaired by replacement and carry jobs.
         partition: Users' partition that the node belongs to when it is in use.
         in_partition: It is there now (False: it waits as a spare, or is new).
+        in_spares: It is in the hidden partition of the spares; in both when a move was cut short.
         availability: The workload manager's word.
         is_drained: Takes no new work (drain or fail flag).
         is_completing: A job is still being cleaned up on it.
@@ -195,6 +196,7 @@ class NodeView:
     role: Role = Role.WORKER
     partition: str = ""
     in_partition: bool = True
+    in_spares: bool = False
     availability: Availability = Availability.UNKNOWN
     is_drained: bool = False
     is_completing: bool = False

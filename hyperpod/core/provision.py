@@ -77,7 +77,8 @@ class ProvisionPlan:
 
     def lines(self) -> tuple[str, ...]:
         """Return the plan for people, one action a line."""
-        texts = [f"+ create {node.name} ({node.role.value}{', spare' if node.is_spare else ''})" for node in self.create]
+        spare = {True: ", spare", False: ""}
+        texts = [f"+ create {node.name} ({node.role.value}{spare[node.is_spare]})" for node in self.create]
         texts += [f"+ start {node.name} ({node.instance_id}, powered off)" for node in self.start]
         texts += [f"~ replace {node.name} ({node.instance_id}, its lifecycle script failed)" for node in self.retry]
         texts += [f"- remove {node.name} ({node.instance_id})" for node in self.remove]
@@ -146,9 +147,7 @@ def diff_cluster(
             remove.append(extra)
             continue
         why = "the provider does not say how it is; nothing is done to it"
-        refused.append(
-            Refusal(extra.name, why if is_unknown else "a job runs on it; drain it first, or use --force")
-        )
+        refused.append(Refusal(extra.name, why if is_unknown else "a job runs on it; drain it first, or use --force"))
         keep.append(WantedNode(extra.name, extra.group, Role.WORKER, _index(extra.name), "", extra.partition))
     return ProvisionPlan(
         tuple(create), tuple(start), tuple(retry), tuple(remove), tuple(refused), tuple(wait), tuple(keep)

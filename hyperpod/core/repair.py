@@ -602,7 +602,8 @@ def _replacing(
     if not is_refused and now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
         return _next_try(node, repair, snapshot, policy, "no new machine in time")
     again = do.ReplaceInstance(repair.message, node.name, repair.instance_id, repair.attempt)
-    return [again], [Note("Replacing", _progress(node, repair, policy, now), node.name)], timedelta(milliseconds=500)
+    note = Note("Replacing", _progress(node, repair, policy, now), node.name)
+    return [] if is_new else [again], [note], timedelta(milliseconds=500)
 
 
 def _next_try(
@@ -742,6 +743,9 @@ def decide_spares(snapshot: Snapshot, policy: RepairPolicy) -> tuple[list[do.Nod
         # one is taken back only when enough are known to work.
         left = [n for n in members if n.in_partition and not _is_out(n)]
         lacking = wanted - len(left)
+        for node in in_use:
+            if node.in_spares:
+                actions.append(do.UseSpare("its move out of the spares was cut short", node.name, node.partition))
         for node in waiting[: max(lacking, 0)]:
             actions.append(do.UseSpare(f"{group} has {len(left)} of {wanted} nodes in use", node.name, node.partition))
         if lacking > len(waiting):

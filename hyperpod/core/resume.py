@@ -77,9 +77,10 @@ def _dead_nodes(attempt: Attempt, nodes: Mapping[str, NodeView]) -> list[tuple[N
         if node is None:
             continue
         repair = node.repair
-        if repair is not None and repair.cause in DEAD_CAUSES and (not instance or repair.instance_id in ("", instance)):
-            dead.append((node, repair.message))
-        elif repair is None and node.availability is Availability.DOWN and instance in ("", node.instance_id):
+        if repair is not None:
+            if repair.cause in DEAD_CAUSES and (not instance or repair.instance_id in ("", instance)):
+                dead.append((node, repair.message))
+        elif node.availability is Availability.DOWN and instance in ("", node.instance_id):
             dead.append((node, f"{name} is down: {node.reason or 'Slurm does not reach it'}"))
     return dead
 

@@ -40,6 +40,8 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
 """Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent."""
 
 _KERNEL_LOG_SETTINGS = ("forget_s", "overrides", "limit")
+_WITHOUT_MEANING = ("interval_s",)
+"""Accepted for ``kernel_log`` as for every check, although it is driven by events."""
 
 
 def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
@@ -58,6 +60,8 @@ def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
         own = dict(values)
         is_disabled, observe_only = bool(own.pop("is_disabled", False)), bool(own.pop("observe_only", False))
         allowed = _KERNEL_LOG_SETTINGS if name == kernel_log.NAME else _setting_names(CHECKS[name])
+        if name == kernel_log.NAME:
+            own = {key: value for key, value in own.items() if key not in _WITHOUT_MEANING}
         for key in own:
             if key not in allowed:
                 raise ConfigError(f"health.{name}.{key}: there is no such setting{_nearest(key, allowed)}")

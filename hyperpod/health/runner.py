@@ -132,7 +132,10 @@ class Runner:
             message = f"the check {name} failed: {type(result).__name__}: {result}"
             result = Result((Finding(name, CHECK_FAILED, Severity.UNKNOWN, message[:300]),))
         else:
-            slot.has_passed = slot.has_passed or not result.why_not_ready
+            if not slot.has_passed and not result.why_not_ready:
+                slot.has_passed = True
+                if slot.check.is_basic:
+                    slot.next_at = now + slot.check.interval_s
         slot.last = result
         self._damp(slot, result, at)
         return before != slot.open

@@ -107,9 +107,7 @@ class Birth:
 class Connection(Protocol):
     """A way to run commands on an instance as root."""
 
-    def run(
-        self, argv: Sequence[str], *, timeout_s: float, input: str | None = None, check: bool = True
-    ) -> Completed:
+    def run(self, argv: Sequence[str], *, timeout_s: float, input: str | None = None, check: bool = True) -> Completed:
         """Run a command there; errors as ``ProcessRunner.run``."""
         ...
 

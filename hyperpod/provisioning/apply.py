@@ -105,7 +105,9 @@ def observe_nodes(provider: LocalProvider, spec: ClusterSpec) -> tuple[SeenNode,
     needs_jobs = any(instance.node not in names for instance in instances)
     busy = _busy_nodes(provider, instances) if needs_jobs else frozenset()
     data = read_json(provider.cluster(spec.cluster_name).spec) if needs_jobs else None
-    earlier = {} if data is None else {node.name: node for node in wanted_nodes(ClusterSpec.from_json(data))}
+    earlier = () if data is None else wanted_nodes(ClusterSpec.from_json(data))
+    partitions = {group.name: group.partition for group in spec.workers}
+    partitions |= {node.group: node.partition for node in earlier}
     return tuple(
         SeenNode(
             instance.node,
@@ -115,14 +117,10 @@ def observe_nodes(provider: LocalProvider, spec: ClusterSpec) -> tuple[SeenNode,
             is_busy=instance.role is Role.WORKER
             and instance.status is InstanceStatus.RUNNING
             and (busy is None or instance.node in busy),
-            partition=earlier[instance.node].partition if instance.node in earlier else _group_partition(spec, instance),
+            partition=partitions.get(instance.group),
         )
         for instance in instances
     )
-
-
-def _group_partition(spec: ClusterSpec, instance: Instance) -> str | None:
-    return next((group.partition for group in spec.workers if group.name == instance.group), None)
 
 
 def plan_cluster(spec: ClusterSpec, provider: LocalProvider, *, force: bool = False) -> ProvisionPlan:
@@ -138,6 +136,7 @@ def create_cluster(
     force: bool = False,
     keep_failed: bool = False,
     timeout_s: float = READY_TIMEOUT_S,
+    start_service: Callable[[LocalProvider, str], None] = ensure_service,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ClusterResult:
@@ -147,6 +146,7 @@ def create_cluster(
         force: Remove nodes that a job runs on.
         keep_failed: Leave machines whose script failed for inspection instead of replacing them once.
         timeout_s: How long to wait for readiness.
+        start_service: Starts the provider's service for the head node if it is not there.
     Returns:
         What was done; ``failures`` when some machines are not born although the rest works.
     Raises:
@@ -171,11 +171,10 @@ def create_cluster(
         plan = _plan_with_drained(spec, provider, force)
         write_json(home.spec, spec.to_json())
         launches = {
-            launch.node: launch
-            for launch in node_launches(spec, addresses, keep=plan.keep, image_reference=image)
+            launch.node: launch for launch in node_launches(spec, addresses, keep=plan.keep, image_reference=image)
         }
         provider.configure(list(launches.values()))
-        ensure_service(provider, spec.cluster_name)
+        start_service(provider, spec.cluster_name)
         for gone in plan.remove:
             progress(f"removing {gone.name}", 0.5)
             provider.terminate(gone.instance_id)
@@ -183,7 +182,7 @@ def create_cluster(
         _take_over_slurm_conf(provider, spec)
         progress(f"starting {len(plan.create) + len(plan.start)} machines", 0.5)
         missing = [*(node.name for node in plan.create), *(node.name for node in plan.start)]
-        for failed in plan.retry:
+        for failed in () if keep_failed else plan.retry:
             provider.replace(failed.name, failed.instance_id, f"create-{failed.instance_id}")
         provider.launch([launches[name] for name in missing])
         phase("start")

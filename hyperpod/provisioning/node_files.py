@@ -33,9 +33,7 @@ SHARED_MOUNTS = ("/fsx", "/home")
 _PARAMETERS_FILE = "provisioning_parameters.json"
 
 
-def slurm_layout(
-    spec: ClusterSpec, addresses: Mapping[str, str], *, keep: Sequence[WantedNode] = ()
-) -> SlurmLayout:
+def slurm_layout(spec: ClusterSpec, addresses: Mapping[str, str], *, keep: Sequence[WantedNode] = ()) -> SlurmLayout:
     """Return what slurm.conf has to say about this cluster. ``keep``: nodes to be removed that still have a job."""
     nodes = [*wanted_nodes(spec), *keep]
     head = next(node for node in nodes if node.role is Role.HEAD)
@@ -153,9 +151,7 @@ def _agent_config(
     }
 
 
-def _controller_config(
-    spec: ClusterSpec, nodes: Sequence[WantedNode], addresses: Mapping[str, str]
-) -> dict[str, Any]:
+def _controller_config(spec: ClusterSpec, nodes: Sequence[WantedNode], addresses: Mapping[str, str]) -> dict[str, Any]:
     return {
         "cluster": spec.cluster_name,
         "port": CONTROLLER_PORT,

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Puts things where HyperPod users' scripts look for them.
 set -euo pipefail
-# shellcheck source=../lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=../lib/common.sh
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
 mkdir -p /opt/ml/config /opt/sagemaker_cluster /opt/slurm /etc/slurm /var/log/hyperpod /etc/hyperpod

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Checks address and name, and closes the way to any cloud's metadata service.
 set -euo pipefail
-# shellcheck source=../lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=../lib/common.sh
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
 ip route replace blackhole 169.254.169.254/32

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The cluster's munge key, proved by a round trip (a comparison of files would prove nothing).
 set -euo pipefail
-# shellcheck source=../lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=../lib/common.sh
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
 code=0

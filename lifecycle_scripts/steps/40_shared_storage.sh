@@ -1,7 +1,7 @@
 #!/bin/bash
 # Every shared mount must be writable and readable before the node takes work; a late one is waited for.
 set -euo pipefail
-# shellcheck source=../lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=../lib/common.sh
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
 try_mount() {

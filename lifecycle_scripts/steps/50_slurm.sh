@@ -1,7 +1,7 @@
 #!/bin/bash
 # Slurm's configuration: files on the head node, fetched from it ("configless") everywhere else.
 set -euo pipefail
-# shellcheck source=../lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=../lib/common.sh
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
 install -d -m 0755 -o slurm -g slurm /var/log/slurm

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Configuration of our own daemons; the machine's identity is added here, the rest comes with the slot.
 set -euo pipefail
-# shellcheck source=../lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=../lib/common.sh
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
 for name in agent controller; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The user "ubuntu" of HyperPod, with its home on the shared file system and a key that opens every node to it.
 set -euo pipefail
-# shellcheck source=../lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=../lib/common.sh
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
 # One node does it for all: the home is shared.

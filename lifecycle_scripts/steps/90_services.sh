@@ -1,7 +1,7 @@
 #!/bin/bash
 # Starts the daemons of this role. Their units refuse to start without /run/hyperpod/born.
 set -euo pipefail
-# shellcheck source=../lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=../lib/common.sh
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
 case $HP_ROLE in

@@ -129,6 +129,21 @@ def test_events_are_read_by_id_job_and_node(reopened: Callable[[], Store]) -> No
     assert store.last_event_id() == store.events()[-1].event_id  # type: ignore[attr-defined]
 
 
+def test_without_an_id_the_newest_events_are_given(reopened: Callable[[], Store]) -> None:
+    store = reopened()
+    for number in range(5):
+        store.add_event("Kind", str(number), later(number))
+    assert [e.message for e in store.events(limit=2)] == ["3", "4"]
+    assert [e.message for e in store.events(after=1, limit=2)] == ["1", "2"]
+
+
+def test_events_are_counted_by_kind(reopened: Callable[[], Store]) -> None:
+    store = reopened()
+    for kind in ("NodeDead", "Requeued", "NodeDead"):
+        store.add_event(kind, "x", NOW)
+    assert reopened().event_counts() == {"NodeDead": 2, "Requeued": 1}  # type: ignore[attr-defined]
+
+
 def test_values_are_kept(reopened: Callable[[], Store]) -> None:
     store = reopened()
     assert store.value("breaker") is None

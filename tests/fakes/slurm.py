@@ -126,19 +126,17 @@ class FakeSlurm:
             if job.completing_until is not None and now >= job.completing_until:
                 job.completing_until, job.completing_on = None, ()
                 job.view = replace(job.view, is_completing=False)
-            started = job.view.started_at
-            if job.view.status is JobStatus.RUNNING and job.duration_s is not None and started is not None:
-                if now >= started + timedelta(seconds=job.duration_s):
-                    self.end_job(job.view.job_id)
+            if self._is_through(job, now):
+                self.end_job(job.view.job_id)
         for node in self._nodes.values():
             if node.has_power and not node.state.is_responding:
                 node.state, node.silent_since = replace(node.state, is_responding=True), None
             elif node.has_power and node.state.availability is Availability.DOWN:
                 # ReturnToService=2: a registration ends DOWN, whoever set it; a drain stays.
                 node.state = replace(node.state, availability=Availability.UP)
-            if node.silent_since is not None and now >= node.silent_since + self._slurmd_timeout:
-                if node.state.availability is not Availability.DOWN:
-                    self._down(node, "Not responding", "slurm")
+            is_late = node.silent_since is not None and now >= node.silent_since + self._slurmd_timeout
+            if is_late and node.state.availability is not Availability.DOWN:
+                self._down(node, "Not responding", "slurm")
         for job in sorted(self._jobs.values(), key=lambda j: (-j.view.priority, j.view.job_id)):
             self._schedule(job, now)
 
@@ -297,11 +295,17 @@ class FakeSlurm:
             job.killed_steps.append(step_id)
             self._step_ended(job)
 
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _is_through(job: _Job, now: datetime) -> bool:
+        if job.view.status is not JobStatus.RUNNING or job.duration_s is None or job.view.started_at is None:
+            return False
+        return now >= job.view.started_at + timedelta(seconds=job.duration_s)
+
     def _step_ended(self, job: _Job) -> None:
         if job.script_fails_with_step:
             self.end_job(job.view.job_id, exit_code=137)
-
-    # --- inside -------------------------------------------------------------------------------------------------
 
     def _asked(self, method: str) -> None:
         if self.is_unavailable:

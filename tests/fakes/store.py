@@ -93,7 +93,14 @@ class MemoryStore:
             for event in self._events
             if event.event_id > after and job_id in (None, event.job_id) and node in ("", event.node)
         )
-        return list(found)[:limit]
+        events = list(found)
+        return events[:limit] if after else events[-limit:]
+
+    def event_counts(self) -> Mapping[str, int]:
+        counts: dict[str, int] = {}
+        for event in self._events:
+            counts[event.kind] = counts.get(event.kind, 0) + 1
+        return counts
 
     def last_event_id(self) -> int:
         return len(self._events)

@@ -175,7 +175,7 @@ def test_the_drivers_none_closes_the_gpus_findings_and_no_others() -> None:
 def test_the_drivers_last_word_on_its_recovery_action_wins() -> None:
     log = new_log()
     first = "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)"
-    second = "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x3 (Drain P2P) to 0x2 (Node Reboot Required)"
+    second = "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x3 (Drain P2P) to 0x2 (Node Reboot)"
     assert feed(log, first, second, second) == [True, True, False]
     assert log.findings[0].action is Action.REBOOT
 

@@ -59,5 +59,5 @@ def test_a_misspelt_setting_is_refused(data: dict[str, object], message: str) ->
 
 @pytest.mark.parametrize("values", [{"damping": [3, 2]}, {"damping": [1]}, {"interval_s": -1}])
 def test_a_value_that_makes_no_sense_is_refused(values: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="health.load"):
+    with pytest.raises(ConfigError, match=r"health\.load"):
         build_checks(Role.WORKER, parse_settings({"load": values}))

@@ -1,14 +1,14 @@
 """Where the local provider keeps things on this machine, and how it writes them. Knows no podman.
 
-    $HYPERPOD_HOME/clusters/<cluster>/
-        spec.json      the specification as created          (written by provisioning)
-        slots.json     network and address of every node name
-        secrets/       munge key, ssh keys                    (0700)
-        public/        hosts, resource_config.json, known_hosts: read-only in every node
-        nodes/<node>/  launch.json, config/ (read-only in that node), kernel log
-        instances/<id>/  records of one machine; outlive it
-        fsx/ home/     the shared file systems
-        cloud/         the provider's socket, seen by the head node only
+$HYPERPOD_HOME/clusters/<cluster>/
+    spec.json      the specification as created          (written by provisioning)
+    slots.json     network and address of every node name
+    secrets/       munge key, ssh keys                    (0700)
+    public/        hosts, resource_config.json, known_hosts: read-only in every node
+    nodes/<node>/  launch.json, config/ (read-only in that node), kernel log
+    instances/<id>/  records of one machine; outlive it
+    fsx/ home/     the shared file systems
+    cloud/         the provider's socket, seen by the head node only
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _BUILD_TIMEOUT_S = 1800.0
 BASE_PACKAGES = (
     # the machine
     "systemd", "systemd-sysv", "dbus", "openssh-server", "openssh-client", "iproute2", "iptables", "procps",
-    "ca-certificates", "sudo", "jq", "gettext-base", "less", "bindfs",
+    "ca-certificates", "sudo", "jq", "gettext-base", "less", "bindfs", "faketime",
     # Slurm
     "slurmctld", "slurmd", "slurm-client", "sackd", "munge", "libmunge2",
     # what our own programs import
@@ -46,12 +46,12 @@ TORCH_PACKAGES = ("python3-torch", "python3-numpy")
 
 # Debian's PyTorch is built without libuv, which it then uses by default: every torchrun would end with
 # "use_libuv was requested but PyTorch was build without libuv support". USE_LIBUV=0 reaches only some stores.
-_TORCH_PATCH = '''
+_TORCH_PATCH = """
     class TCPStore(TCPStore):  # no libuv in this build
         def __init__(self, *args, **kwargs):
             kwargs["use_libuv"] = False
             super().__init__(*args, **kwargs)
-'''
+"""
 _TORCH_INIT = "usr/lib/python3/dist-packages/torch/distributed/__init__.py"
 _TREES = ("hyperpod", "spank_plugin", "lifecycle_scripts")
 _IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "build", "*.o", "*.so", ".*")
@@ -133,9 +133,7 @@ class NodeImages:
             # The packages' installer makes its own device nodes; podman mounts /dev anew in every container.
             for entry in (root / "dev").iterdir():
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-            self._mmdebstrap(
-                ["--variant=custom", "--skip=check/empty"], TORCH_PACKAGES, str(root), "PyTorch", progress
-            )
+            self._mmdebstrap(["--variant=custom", "--skip=check/empty"], TORCH_PACKAGES, str(root), "PyTorch", progress)
             patch_torch(root / _TORCH_INIT)
             self._chroot(root, "python3", "-m", "compileall", "-q", "/" + _TORCH_INIT)
             progress("saving the PyTorch layer", 0.8)

@@ -134,7 +134,15 @@ def parse_routes(text: str) -> list[ipaddress.IPv4Network]:
     networks = []
     for line in text.splitlines():
         words = line.split()
-        while words and words[0] in ("local", "broadcast", "blackhole", "unreachable", "unicast", "prohibit", "multicast"):
+        while words and words[0] in (
+            "local",
+            "broadcast",
+            "blackhole",
+            "unreachable",
+            "unicast",
+            "prohibit",
+            "multicast",
+        ):
             words.pop(0)
         if not words:
             continue

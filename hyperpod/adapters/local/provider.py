@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import ipaddress
 import logging
 import os
 import secrets
@@ -18,7 +17,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from hyperpod.adapters.local.nodeconfig import render_hosts, render_known_hosts,
 from hyperpod.adapters.local.podman import Container, Podman, ulimits
 from hyperpod.adapters.local.secrets import ClusterSecrets
 from hyperpod.errors import (
-    CommandError,
     ConfigError,
     InvalidState,
     NotFound,
@@ -310,7 +308,13 @@ class LocalProvider:
         folder.mkdir(parents=True, exist_ok=True)
         write_file(home.config(spec.node) / "instance.env", f"HP_INSTANCE_ID={instance_id}\nHP_ADDRESS={address}\n")
         arguments = run_arguments(
-            home, spec, instance_id=instance_id, address=address, image=image, token=token, environment=self._environment
+            home,
+            spec,
+            instance_id=instance_id,
+            address=address,
+            image=image,
+            token=token,
+            environment=self._environment,
         )
         try:
             self._podman.run(*arguments)
@@ -413,9 +417,7 @@ class LocalProvider:
         """Write what all nodes may read. ``planned`` are instances about to be made, by node."""
         with home.lock("public"):
             addresses = self.addresses(home.cluster)
-            launches = [
-                _launch_from(data) for node in addresses if (data := read_json(home.launch(node))) is not None
-            ]
+            launches = [_launch_from(data) for node in addresses if (data := read_json(home.launch(node))) is not None]
             present = {
                 container.labels["hyperpod.node"]: container.labels["hyperpod.instance-id"]
                 for container in self._containers(home.cluster)
@@ -450,9 +452,7 @@ class PodmanConnection:
         self._podman = podman
         self._container = container
 
-    def run(
-        self, argv: Sequence[str], *, timeout_s: float, input: str | None = None, check: bool = True
-    ) -> Completed:
+    def run(self, argv: Sequence[str], *, timeout_s: float, input: str | None = None, check: bool = True) -> Completed:
         """Run a command there; see ``ports.provider.Connection.run``."""
         return self._podman.exec(self._container, argv, timeout_s=timeout_s, input=input, check=check)
 

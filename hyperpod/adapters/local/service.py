@@ -18,9 +18,10 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hyperpod.adapters.local.home import ClusterHome
 from hyperpod.adapters.local.image import NodeImages
@@ -185,7 +186,11 @@ def is_served(home: ClusterHome) -> bool:
 
 
 def ensure_service(
-    provider: LocalProvider, cluster: str, *, processes: Processes | None = None, sleep: Callable[[float], None] = time.sleep
+    provider: LocalProvider,
+    cluster: str,
+    *,
+    processes: Processes | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Start the service of a cluster if it is not there, and wait until it answers.
 
@@ -228,7 +233,7 @@ def peer_uid(connection: socket.socket) -> int:
     return int(uid)
 
 
-def _read_line(file: BinaryIO) -> bytes:
+def _read_line(file: BufferedIOBase) -> bytes:
     line = file.readline(_MAX_REQUEST)
     return line if line.endswith(b"\n") else b""
 
@@ -238,7 +243,7 @@ def _line(reply: Mapping[str, Any]) -> bytes:
 
 
 @contextlib.contextmanager
-def _hold_pid_file(home: ClusterHome) -> Any:
+def _hold_pid_file(home: ClusterHome) -> Iterator[None]:
     with home.pid_file.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -252,7 +257,7 @@ def _hold_pid_file(home: ClusterHome) -> Any:
 
 
 @contextlib.contextmanager
-def _in_folder(folder: Path) -> Any:
+def _in_folder(folder: Path) -> Iterator[None]:
     before = os.getcwd()
     os.chdir(folder)
     try:

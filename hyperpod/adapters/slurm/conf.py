@@ -108,8 +108,8 @@ _FIXED: Sequence[tuple[str, Mapping[str, str]]] = (
         },
     ),
     (
-        "start a job as soon as it can run: the defaults look at the queue every 30 and 60 s. First come first served,\n"
-        "# so that a requeued job has its old place in front of those which came after it.",
+        "start a job as soon as it can run: the defaults look at the queue every 30 and 60 s. First come, first\n"
+        "# served, so that a requeued job has its old place in front of those which came after it.",
         {
             "SchedulerType": "sched/backfill",
             "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=50000,bf_interval=2,"

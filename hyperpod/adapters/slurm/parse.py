@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
@@ -51,6 +52,8 @@ _HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"})
 _NO_NUMBER = 0xFFFFFFFE
 
 
+# The same few lists come back at every look; expanding is most of the cost of reading jobs.
+@lru_cache(maxsize=4096)
 def expand(text: str) -> tuple[str, ...]:
     """Return the node names of a host list such as ``worker-[1-3,7]``, in its order without repeats.
 

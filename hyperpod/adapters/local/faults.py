@@ -1,0 +1,333 @@
+"""Faults on purpose: breaks a local node the way machines break, and mends it again.
+
+Owns the mechanics of ``hyperpod inject``. Only nodes of the local provider: they are ours to break. What can be is
+done from outside (link, power, freezer), so that the node's own programs notice nothing before the fault does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hyperpod.adapters.local.podman import Container, Podman
+from hyperpod.adapters.local.provider import LocalProvider
+from hyperpod.errors import CommandError, InvalidState, NotFound, ProviderError, UsageError
+from hyperpod.ports.process import ProcessRunner
+
+_KMSG = "/var/log/hyperpod/kmsg"
+_COMMENT = "hyperpod-fault"
+_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault. ``argument`` names what may or must be given with it; ``default`` is used otherwise."""
+
+    name: str
+    summary: str
+    argument: str = ""
+    default: str | None = ""
+    can_undo: bool = True
+
+
+FAULTS: Mapping[str, Fault] = {
+    fault.name: fault
+    for fault in (
+        Fault("power-off", "the machine loses power: no shutdown, no last packet"),
+        Fault("kernel-line", "the kernel logs a line", "TEXT", None, can_undo=False),
+        Fault("kill-task", "one task of a job is killed (SIGKILL)", "JOB", "", can_undo=False),
+        Fault("kill-slurmd", "slurmd dies and stays dead; its jobs live on"),
+        Fault("kill-agent", "the hyperpod agent dies and stays dead"),
+        Fault("network-cut", "the node's link carries nothing any more; its programs live on"),
+        Fault("network-slow", "the node's link is slow", "RATE", "256kbit"),
+        Fault("disk-full", "no space is left below a folder", "FOLDER", "/var/spool/slurmd"),
+        Fault("read-only", "a file system is read-only", "FOLDER", "/var/spool/slurmd"),
+        Fault("fs-hang", "a shared file system does not answer any more", "FOLDER", "/fsx"),
+        Fault("clock-skew", "the clock of agent and munge is wrong by so much", "SECONDS", "600"),
+        Fault("freeze", "every process stands still, the machine looks alive from outside"),
+    )
+}
+
+
+class LocalFaults:
+    """Injects and undoes faults on nodes of local clusters. Injecting twice is the same as once."""
+
+    def __init__(
+        self,
+        provider: LocalProvider,
+        processes: ProcessRunner,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._provider = provider
+        self._processes = processes
+        self._podman = Podman(processes)
+        self._monotonic = monotonic
+
+    def inject(self, cluster: str, node: str, fault: str, argument: str = "") -> str:
+        """Cause a fault and return what was done, in a sentence.
+
+        Raises:
+            UsageError: Unknown fault, or a wrong argument. NotFound: No such node. InvalidState: It is not running.
+        """
+        kind = known_fault(fault)
+        if not argument:
+            if kind.default is None:
+                raise UsageError(f"{fault} needs {kind.argument}", hint=f"hyperpod inject {fault} NODE {kind.argument}")
+            argument = kind.default
+        container = self._running(cluster, node)
+        actions: Mapping[str, Callable[[Container, str], str]] = {
+            "power-off": self._power_off,
+            "kernel-line": self._kernel_line,
+            "kill-task": self._kill_task,
+            "kill-slurmd": lambda box, _: self._kill_unit(box, "slurmd.service"),
+            "kill-agent": lambda box, _: self._kill_unit(box, "hyperpod-agent.service"),
+            "network-cut": self._network_cut,
+            "network-slow": self._network_slow,
+            "disk-full": self._disk_full,
+            "read-only": self._read_only,
+            "fs-hang": self._fs_hang,
+            "clock-skew": self._clock_skew,
+            "freeze": self._freeze,
+        }
+        return f"{node}: {actions[fault](container, argument)}"
+
+    def undo(self, cluster: str, node: str, fault: str, argument: str = "") -> None:
+        """Take a fault back; one that is not there (any more), or a node that was replaced, is done.
+
+        Raises:
+            InvalidState: This kind of fault cannot be taken back.
+        """
+        kind = known_fault(fault)
+        if not kind.can_undo:
+            raise InvalidState(f"undo {fault}", "something that has happened")
+        argument = argument or (kind.default or "")
+        container = self._container(cluster, node)
+        if container is None:
+            return
+        if fault == "power-off":
+            self._provider.power_on(container.labels["hyperpod.instance-id"])
+        elif fault == "freeze":
+            if container.state == "paused":
+                self._podman.run("unpause", container.id)
+        elif container.state == "running":
+            self._undo_inside(container, fault, argument)
+
+    def _undo_inside(self, container: Container, fault: str, argument: str) -> None:
+        if fault in ("kill-slurmd", "kill-agent"):
+            unit = "slurmd.service" if fault == "kill-slurmd" else "hyperpod-agent.service"
+            self._exec(container, "systemctl", "unmask", "--runtime", unit)
+            self._exec(container, "systemctl", "start", "--no-block", unit)
+        elif fault == "network-cut":
+            self._mend_link(container)
+        elif fault == "network-slow":
+            self._in_network(container, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
+        elif fault in ("disk-full", "read-only"):
+            self._exec(container, "umount", "--lazy", argument, check=False)
+        elif fault == "fs-hang":
+            self._exec(container, "pkill", "-CONT", "-x", "bindfs", check=False)
+            self._exec(container, "umount", "--lazy", argument, check=False)
+        elif fault == "clock-skew":
+            for unit in _CLOCK_UNITS:
+                self._exec(container, "rm", "-rf", f"/run/systemd/system/{unit}.d")
+            self._reload_clock_units(container)
+
+    # --- from outside
+
+    def _power_off(self, container: Container, _argument: str) -> str:
+        # A real machine sends nothing when its power fails; without this its peers would get a FIN from the kernel.
+        self._cut_link(container)
+        self._provider.power_off(container.labels["hyperpod.instance-id"])
+        return "power is off"
+
+    def _network_cut(self, container: Container, _argument: str) -> str:
+        self._cut_link(container)
+        return "its link is cut"
+
+    def _network_slow(self, container: Container, rate: str) -> str:
+        self._in_network(
+            container, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf",
+            "rate", rate, "burst", "16kbit", "latency", "800ms",
+        )  # fmt: skip
+        return f"its link carries {rate} only"
+
+    def _freeze(self, container: Container, _argument: str) -> str:
+        if container.state != "paused":
+            self._podman.run("pause", container.id)
+        return "every process stands still"
+
+    def _cut_link(self, container: Container) -> None:
+        for chain, direction in (("INPUT", "-i"), ("OUTPUT", "-o")):
+            rule = [chain, "!", direction, "lo", "-m", "comment", "--comment", _COMMENT, "-j", "DROP"]
+            if self._in_network(container, "iptables", "-w", "-C", *rule, check=False) != 0:
+                self._in_network(container, "iptables", "-w", "-I", *rule)
+
+    def _mend_link(self, container: Container) -> None:
+        for chain, direction in (("INPUT", "-i"), ("OUTPUT", "-o")):
+            rule = [chain, "!", direction, "lo", "-m", "comment", "--comment", _COMMENT, "-j", "DROP"]
+            self._in_network(container, "iptables", "-w", "-D", *rule, check=False)
+
+    def _in_network(self, container: Container, *argv: str, check: bool = True) -> int:
+        command = ["nsenter", "--target", str(container.pid), "--net", *argv]
+        try:
+            return self._processes.run(command, timeout_s=_TIMEOUT_S, check=check).code
+        except CommandError as error:
+            last = (error.stderr_tail.strip().splitlines() or [error.message])[-1]
+            raise ProviderError(f"{argv[0]} in the node's network: {last}", hint="hyperpod doctor") from error
+
+    # --- inside
+
+    def _kernel_line(self, container: Container, text: str) -> str:
+        if not text.isprintable():
+            raise UsageError("a kernel line is one line of printable text")
+        last = self._exec(container, "tail", "-n", "1", _KMSG)
+        self._podman.exec(
+            container.id,
+            ["tee", "-a", _KMSG],
+            timeout_s=_TIMEOUT_S,
+            input=kernel_record(text, sequence=next_sequence(last), monotonic_us=int(self._monotonic() * 1e6)),
+        )
+        return f"its kernel said: {text}"
+
+    def _kill_task(self, container: Container, job: str) -> str:
+        if job and not job.isdigit():
+            raise UsageError(f"a job is named by its number, got {job!r}")
+        listed = self._podman.exec(
+            container.id, ["scontrol", "listpids", *([job] if job else [])], timeout_s=_TIMEOUT_S, check=False
+        )
+        task = choose_task(listed.stdout)
+        if task is None:
+            which = f"job {job}" if job else "any job"
+            raise InvalidState("kill a task", f"without a task of {which}", hint="squeue shows where jobs run")
+        self._exec(container, "kill", "-KILL", str(task.pid))
+        return f"killed process {task.pid} of job {task.job_id} step {task.step_id} task {task.rank}"
+
+    def _kill_unit(self, container: Container, unit: str) -> str:
+        # Masked, so that systemd does not start it again; only the main process, the jobs are not the fault.
+        self._exec(container, "systemctl", "mask", "--runtime", unit)
+        self._exec(container, "systemctl", "kill", "--kill-whom=main", "--signal=KILL", unit, check=False)
+        return f"{unit} is dead"
+
+    def _disk_full(self, container: Container, folder: str) -> str:
+        _check_folder(folder)
+        if not self._is_own_mount(container, folder):
+            self._exec(container, "mount", "-t", "tmpfs", "-o", "size=64k,mode=0755", _COMMENT, folder)
+        self._exec(container, "dd", "if=/dev/zero", f"of={folder}/.{_COMMENT}", "bs=4k", check=False)
+        return f"no space is left in {folder}"
+
+    def _read_only(self, container: Container, folder: str) -> str:
+        _check_folder(folder)
+        if not self._is_own_mount(container, folder):
+            self._exec(container, "mount", "--bind", folder, folder)
+        self._exec(container, "mount", "-o", "remount,bind,ro", folder)
+        return f"{folder} is read-only"
+
+    def _fs_hang(self, container: Container, folder: str) -> str:
+        _check_folder(folder)
+        # A pass-through file system on top, whose server then stands still: what asks it now, waits.
+        if self._exec_code(container, "pgrep", "-x", "bindfs") != 0:
+            self._exec(container, "bindfs", "-o", "nonempty", folder, folder)
+        self._exec(container, "pkill", "-STOP", "-x", "bindfs")
+        return f"{folder} does not answer any more"
+
+    def _clock_skew(self, container: Container, seconds: str) -> str:
+        try:
+            offset = int(seconds)
+        except ValueError as error:
+            raise UsageError(f"a clock is wrong by a number of seconds, got {seconds!r}") from error
+        # All nodes share this machine's clock, so the programs that compare clocks are shown another one.
+        drop_in = (
+            "[Service]\nEnvironment=LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 "
+            f"FAKETIME={offset:+d}s FAKETIME_DONT_FAKE_MONOTONIC=1\n"
+        )
+        for unit in _CLOCK_UNITS:
+            folder = f"/run/systemd/system/{unit}.d"
+            self._exec(container, "mkdir", "-p", folder)
+            self._podman.exec(container.id, ["tee", f"{folder}/fault.conf"], timeout_s=_TIMEOUT_S, input=drop_in)
+        self._reload_clock_units(container)
+        return f"its clock is wrong by {offset:+d} s"
+
+    def _reload_clock_units(self, container: Container) -> None:
+        self._exec(container, "systemctl", "daemon-reload")
+        self._exec(container, "systemctl", "restart", "--no-block", *_CLOCK_UNITS)
+
+    def _is_own_mount(self, container: Container, folder: str) -> bool:
+        listed = self._exec(container, "cat", "/proc/self/mounts")
+        return any(line.split()[1] == folder for line in listed.splitlines() if line.count(" ") > 2)
+
+    def _exec(self, container: Container, *argv: str, check: bool = True) -> str:
+        try:
+            return self._podman.exec(container.id, argv, timeout_s=_TIMEOUT_S, check=check).stdout
+        except CommandError as error:
+            raise ProviderError(f"the fault could not be made: {error.message}") from error
+
+    def _exec_code(self, container: Container, *argv: str) -> int:
+        return self._podman.exec(container.id, argv, timeout_s=_TIMEOUT_S, check=False).code
+
+    def _container(self, cluster: str, node: str) -> Container | None:
+        found = self._podman.containers(f"hyperpod.cluster={cluster}", f"hyperpod.node={node}")
+        return found[0] if found else None
+
+    def _running(self, cluster: str, node: str) -> Container:
+        container = self._container(cluster, node)
+        if container is None:
+            raise NotFound(f"cluster {cluster} has no node {node}", hint="hyperpod list-nodes shows them")
+        if container.state not in ("running", "paused"):
+            raise InvalidState(f"break {node}", f"{container.state} already")
+        return container
+
+
+_CLOCK_UNITS = ("munge.service", "hyperpod-agent.service")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A process of a job's step, as ``scontrol listpids`` names it."""
+
+    pid: int
+    job_id: int
+    step_id: str
+    rank: int
+
+
+def known_fault(name: str) -> Fault:
+    """Return the fault of this name.
+
+    Raises:
+        UsageError: There is none; the names are listed.
+    """
+    fault = FAULTS.get(name)
+    if fault is None:
+        raise UsageError(f"unknown fault {name!r}; known are {', '.join(FAULTS)}")
+    return fault
+
+
+def kernel_record(text: str, *, sequence: int, monotonic_us: int) -> str:
+    """Return a line as /dev/kmsg gives it: ``prefix,seq,usec,flags;text``, from the kernel, level error."""
+    return f"3,{sequence},{monotonic_us},-;{text}\n"
+
+
+def next_sequence(last_record: str) -> int:
+    """Return the number after that of the last record; 1 for an empty log."""
+    fields = last_record.partition(";")[0].split(",")
+    return int(fields[1]) + 1 if len(fields) >= 3 and fields[1].isdigit() else 1
+
+
+def choose_task(listing: str) -> Task | None:
+    """Return the task to kill from ``scontrol listpids``: the first rank of a real step, else of a batch script."""
+    tasks = []
+    for line in listing.splitlines():
+        words = line.split()
+        if len(words) < 5 or not (words[0].isdigit() and words[1].isdigit()):
+            continue
+        with contextlib.suppress(ValueError):
+            tasks.append(Task(int(words[0]), int(words[1]), words[2], int(words[4])))
+    tasks.sort(key=lambda task: (not task.step_id.isdigit(), task.job_id, task.step_id, task.rank, task.pid))
+    return tasks[0] if tasks else None
+
+
+def _check_folder(folder: str) -> None:
+    if not folder.startswith("/") or ".." in folder.split("/") or folder in ("/", "/proc", "/sys", "/dev", "/run"):
+        raise UsageError(f"a folder of the node must be given by its whole path, got {folder!r}")
