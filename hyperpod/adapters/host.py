@@ -40,6 +40,7 @@ class LocalHost:
     def __init__(self, processes: ProcessRunner, *, proc: str = "/proc") -> None:
         self._processes = processes
         self._proc = proc
+        self._init_started: float | None = None
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -59,6 +60,11 @@ class LocalHost:
 
     def _init_started_at(self) -> float:
         """Return when process 1 started, in seconds since the kernel's boot (suspended time included)."""
+        if self._init_started is None:
+            self._init_started = self._read_init_started()
+        return self._init_started
+
+    def _read_init_started(self) -> float:
         try:
             text = self.read_text(f"{self._proc}/1/stat")
             # The name may hold blanks and brackets; the fields after its last bracket do not.

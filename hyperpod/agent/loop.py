@@ -85,6 +85,7 @@ class Loop:
         self._kmsg_fd = -1
         self._state_path = f"{settings.state_dir}/state.json"
         self._is_stopping = False
+        self._expired_at = 0.0
         self.mind: Mind = cast(Mind, None)
 
     # --- running ----------------------------------------------------------------------------------------------
@@ -99,7 +100,8 @@ class Loop:
             self._kmsg = KmsgReader(self._settings.kmsg_path)
         self._link.start()
         self._notifier.say("READY=1")
-        next_watchdog = next_kmsg = 0.0
+        next_watchdog = next_kmsg = wake_mind = 0.0
+        has_news = True
         try:
             while not self._is_stopping:
                 now = self._host.monotonic()
@@ -108,30 +110,41 @@ class Loop:
                     next_watchdog = now + self._notifier.interval_s
                 if self._kmsg is not None and now >= next_kmsg:
                     is_more = self._look_at_kernel_log()
+                    has_news = has_news or is_more
                     is_polled = self._kmsg is not None and self._kmsg.fileno() < 0
                     next_kmsg = now if is_more else now + (KMSG_POLL_S if is_polled else 1.0)
-                self._tick()
-                now = self._host.monotonic()
-                wake_at = min(mind.next_wake(now), next_kmsg if self._kmsg else now + 60)
+                # A look at a quiet file ten times a second must not cost a tick each time.
+                if has_news or now >= wake_mind:
+                    self._tick()
+                    now = self._host.monotonic()
+                    wake_mind = mind.next_wake(now)
+                wake_at = min(wake_mind, next_kmsg if self._kmsg else now + 60)
                 if self._notifier.interval_s is not None:
                     wake_at = min(wake_at, next_watchdog)
-                self._wait(max(0.0, wake_at - now))
+                has_news = self._wait(max(0.0, wake_at - now))
         finally:
             self._stop()
 
     def _tick(self) -> None:
+        now = self._host.monotonic()
+        if now - self._expired_at > 5.0:
+            self._expired_at = now
+            self._server.expire(now)
         try:
-            self.mind.on_tick(self._host.monotonic(), self._host.now(), self._host.uptime_s(), time.monotonic())
+            self.mind.on_tick(now, self._host.now(), self._host.uptime_s(), time.monotonic())
         except Exception:  # the agent's tick: one fault must not end the watch over the node
             log.exception("the tick failed")
 
-    def _wait(self, timeout_s: float) -> None:
-        # A microsecond more, so that the time has come when we wake up; epoll counts in milliseconds.
-        for key, mask in self._selector.select(timeout_s + 0.0005 if timeout_s else 0):
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait for events and handle them; return whether there were some."""
+        # A little more, so that the time has come when we wake up; epoll counts in milliseconds.
+        events = self._selector.select(timeout_s + 0.0005 if timeout_s else 0)
+        for key, mask in events:
             try:
                 key.data(mask, self._host.monotonic())
             except Exception:  # the agent's tick: a client's nonsense must not end the watch over the node
                 log.exception("an event failed")
+        return bool(events)
 
     def _deliver(self, event: Callable[[], None]) -> None:
         self._events.put(event)

@@ -223,10 +223,11 @@ class Mind:
             if kind == words.PEER_LOST:
                 log.info("a peer is lost job=%d peer=%s", job_id, message.get("node"))
                 self._do.mark_peer_lost(job_id, str(message.get("node", "")))
-                self._do.send({"type": words.REPLY, "id": message.get("id"), "ok": True})
+                if message.get("id") is not None:
+                    self._do.send({"type": words.REPLY, "id": message["id"], "ok": True})
             else:
                 log.warning("killing a job's processes by the controller's order job=%d", job_id)
-                self._do.kill_jobs([job_id], f"command {message.get('id')}")
+                self._do.kill_jobs([job_id], f"command {message.get('id') or ''}")
         else:
             log.warning("a message of the controller is not known type=%r", kind)
 
@@ -560,8 +561,9 @@ class Mind:
     def on_killed(self, key: str, killed: Mapping[int, int], at: datetime) -> None:
         """Processes of jobs were killed: how many, by job."""
         if key.startswith("command "):
-            count = sum(killed.values())
-            self._do.send({"type": words.REPLY, "id": key.removeprefix("command "), "ok": True, "killed": count})
+            asked = key.removeprefix("command ")
+            if asked:
+                self._do.send({"type": words.REPLY, "id": asked, "ok": True, "killed": sum(killed.values())})
             return
         jobs = ", ".join(str(job) for job in sorted(killed)) or "none"
         message = f"this node was cut off and killed the processes of its jobs ({jobs}): {key}"

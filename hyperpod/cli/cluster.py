@@ -323,21 +323,27 @@ def _show_result(place: Place, spec: ClusterSpec, result: ClusterResult, changes
         return
     spent = ", ".join(f"{phase} {render.duration(seconds)}" for phase, seconds in result.seconds.items())
     print_result(_machines_table(result.instances))
-    slowest = _slowest_birth(place, result.instances)
+    if result.plan.is_empty:
+        say(f"cluster {name} is as the specification says (looked for {render.duration(sum(result.seconds.values()))})")
+        return
+    made = {wanted.name for wanted in result.plan.create}
+    made |= {seen.name for seen in (*result.plan.start, *result.plan.retry)}
+    slowest = _slowest_birth(place, [instance for instance in result.instances if instance.node in made])
     say(f"ready after {render.duration(sum(result.seconds.values()))}: {spent}" + (f"; {slowest}" if slowest else ""))
-    say(f"next: hyperpod status --cluster {name}; hyperpod ssh head-1 --cluster {name}" if not result.plan.is_empty
-        else f"cluster {name} is as the specification says")  # fmt: skip
+    head = next((instance.node for instance in result.instances if instance.role is Role.HEAD), "head-1")
+    say(f"next: hyperpod status --cluster {name}; hyperpod ssh {head} --cluster {name}")
 
 
 def _slowest_birth(place: Place, instances: Iterable[Instance]) -> str:
     """Return where the time of the slowest machine went, by its scripts' own record."""
     births = [(instance.node, place.provider().birth(instance.id).timings_ms) for instance in instances]
-    timed = [(sum(timings.values()), node, timings) for node, timings in births if timings]
+    timed = [(timings.get("total", sum(timings.values())), node, timings) for node, timings in births if timings]
     if not timed:
         return ""
     _, node, timings = max(timed, key=lambda item: item[0])
-    steps = sorted(timings.items(), key=lambda item: -item[1])[:3]
-    return f"slowest was {node}: " + ", ".join(f"{step} {render.duration(ms / 1000)}" for step, ms in steps)
+    parts = [(step, ms) for step, ms in timings.items() if step != "total"]
+    steps = sorted(parts, key=lambda item: -item[1])[:3]
+    return f"slowest was {node} with " + ", ".join(f"{step} {render.duration(ms / 1000)}" for step, ms in steps)
 
 
 def _instance_json(instance: Instance) -> dict[str, Any]:
@@ -522,7 +528,10 @@ def _describe_from_node(place: Place, asked: str | None) -> dict[str, Any]:
             }
             for group in names
         ],
-        "nodes": [{**node, "machine": node["instance_status"], "address": ""} for node in nodes],
+        "nodes": [
+            {**node, "machine": node["instance_status"], "address": "", "reason": render.reason_of(node)}
+            for node in nodes
+        ],
         "births": [],
     }
 

@@ -125,7 +125,7 @@ def node_rows(place: Place, cluster: str) -> tuple[list[dict[str, Any]], str]:
                 "created_at": instance.created_at.isoformat(),
                 "heartbeat_age_s": node.get("heartbeat_age_s"),
                 "jobs": node.get("jobs", []),
-                "reason": node.get("reason", ""),
+                "reason": render.reason_of(node),
                 "findings": node.get("findings", []),
             }
         )
@@ -142,7 +142,7 @@ def node_rows(place: Place, cluster: str) -> tuple[list[dict[str, Any]], str]:
                 "created_at": None,
                 "heartbeat_age_s": node["heartbeat_age_s"],
                 "jobs": node["jobs"],
-                "reason": node["reason"],
+                "reason": render.reason_of(node),
                 "findings": node["findings"],
             }
         )

@@ -83,6 +83,10 @@ class CreationScreen:
             births = {instance.node: self._machines.birth(instance.id) for instance in instances}
         except HyperpodError:
             return  # only the showing suffers; who makes the cluster meets the same error
+        for node in self._states.keys() - births.keys():
+            del self._states[node]
+            if self._live is None:
+                render.say(f"{self._elapsed()}  {node}: removed")
         for instance in instances:
             birth = births[instance.node]
             state = state_of(instance, birth)
@@ -130,7 +134,8 @@ class CreationScreen:
 def state_of(instance: Instance, birth: Birth) -> str:
     """Return how far a machine is, in a few words."""
     if instance.status is InstanceStatus.PENDING:
-        return f"setting up: {birth.message}" if birth.status is BirthStatus.RUNNING and birth.message else "booting"
+        is_named = birth.status is BirthStatus.RUNNING and birth.message not in ("", "booting")
+        return f"setting up: {birth.message}" if is_named else "booting"
     if instance.status is InstanceStatus.FAILED:
         return f"failed: {birth.script or 'its boot'} ended with status {birth.exit_code}"
     return "set up" if instance.status is InstanceStatus.RUNNING else instance.status.value

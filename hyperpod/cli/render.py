@@ -7,6 +7,7 @@ stdout, talk goes to stderr. Without a terminal nothing is coloured, cut or wrap
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import sys
@@ -118,7 +119,7 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdigit()
 
 
-_GOOD = ("idle", "in use", "spare", "running", "completed", "ok", "ready", "Completed")
+_GOOD = ("idle", "in use", "spare", "running", "completed", "ok", "ready", "set up", "Completed")
 _BAD = ("down", "held", "failed", "node_fail", "gone", "missing", "NodeDead", "NodeUnhealthy", "ApplicationFailed")
 
 
@@ -238,7 +239,12 @@ def nodes_table(nodes: Iterable[Mapping[str, Any]]) -> Table:
 
 def _trouble(node: Mapping[str, Any]) -> str:
     texts = [f"{f['check']}/{f['code']}: {f['message']}" for f in node.get("findings", ())]
-    return "; ".join([*texts, *([node["reason"]] if node.get("reason") else [])])
+    return "; ".join([*texts, *([reason_of(node)] if reason_of(node) else [])])
+
+
+def reason_of(node: Mapping[str, Any]) -> str:
+    """Return the reason for a node's state; Slurm keeps the last one, which says nothing of a node that works."""
+    return "" if node.get("state") in ("idle", "in use", "spare") else str(node.get("reason") or "")
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------
@@ -285,6 +291,8 @@ def _remark(job: Mapping[str, Any]) -> str:
 
 def job_page(job: Mapping[str, Any]) -> list[RenderableType]:
     """Return the history of one job: attempts, nodes, causes, evidence, checkpoints, what was lost."""
+    attempts: Sequence[Mapping[str, Any]] = job["attempts"]
+    downs = [down_seconds(a, b) for a, b in itertools.pairwise(attempts)]
     facts = [
         ("job", f"{job['job_id']} {job['name']} of {job['user']}"),
         ("status", " ".join(x for x in (str(job["status"]), str(job["pending_reason"])) if x)),
@@ -292,12 +300,12 @@ def job_page(job: Mapping[str, Any]) -> list[RenderableType]:
         ("auto-resume", _armed(job)),
         ("checkpoints", job["checkpoint_dir"]),
         ("lost time", duration(job["lost_seconds"]) if job["lost_seconds"] else ""),
+        ("not running", f"{duration(sum(d or 0.0 for d in downs))} between attempts" if any(downs) else ""),
         ("avoids", ", ".join(f"{node} ({machine})" for machine, node in job["avoids"].items())),
         ("verdict", f"{job['verdict']}: {job['verdict_message']}" if job["verdict"] else ""),
     ]
     width = max(len(name) for name, _ in facts)
     parts: list[RenderableType] = [f"{name.ljust(width)}  {text}" for name, text in facts if text]
-    attempts: Sequence[Mapping[str, Any]] = job["attempts"]
     if attempts:
         parts += ["", attempts_table(attempts)]
     evidence = [line for index, attempt in enumerate(attempts) for line in _evidence(attempt, attempts[index + 1 :])]
@@ -346,9 +354,12 @@ def resume_text(attempt: Mapping[str, Any]) -> str:
 def lost_progress(attempt: Mapping[str, Any], later: Mapping[str, Any] | None) -> str:
     """Return what became of an attempt's progress: ``step 900 -> 400`` when the next began further back."""
     reached = attempt["last_step"]
-    if reached is None or reached < 0:
-        return ""
     start = later["resume_step"] if later is not None and later["first_task_at"] else None
+    if reached is None:
+        # Nobody has looked after this attempt; what the next one was given is known.
+        return f"step {start}" if start is not None and start >= 0 else ""
+    if reached < 0:
+        return ""
     if start is None or start >= reached:
         return f"step {reached}"
     return f"step {reached} -> {max(start, 0)}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from hyperpod.controller.world import World
 from hyperpod.core.job import Attempt, JobRecord, JobView
-from hyperpod.core.node import NodeView, Role
+from hyperpod.core.node import Availability, NodeView, Role
 from hyperpod.core.repair import open_breakers, unhealthy_limit
 from hyperpod.core.snapshot import Snapshot
 from hyperpod.errors import NotFound, ProviderUnavailable, UsageError
@@ -165,7 +165,7 @@ class Queries:
 
     def _why_node(self, node: NodeView, snapshot: Snapshot) -> list[str]:
         lines = [f"{node.name}: {_visible_state(node)}"]
-        if node.reason:
+        if node.reason and (node.is_drained or node.availability is Availability.DOWN):
             lines.append(f"reason set by {node.reason_by or 'nobody known'}: {node.reason}")
         lines.append(f"instance {node.instance_id or 'none'} is {node.instance_status.value} by the provider")
         if node.heartbeat_at is None:
@@ -209,7 +209,7 @@ def _node(node: NodeView, snapshot: Snapshot) -> dict[str, Any]:
         "instance_status": node.instance_status.value,
         "heartbeat_age_s": age,
         "jobs": list(node.jobs),
-        "reason": node.reason,
+        "reason": node.reason if node.is_drained or node.availability is Availability.DOWN else "",
         "findings": [f.to_dict() for f in node.findings],
     }
 

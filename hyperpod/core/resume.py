@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from hyperpod.core import plan as do
 from hyperpod.core.job import (
@@ -212,7 +212,7 @@ def update_record(
                 cause=cause,
                 message=message,
                 signature=signature,
-                failure_seen_at=current.failure_seen_at or (snapshot.now if cause is not ExitCause.COMPLETED else None),
+                failure_seen_at=_failure_seen_at(current, cause, nodes, snapshot),
             )
             record = _avoid_bad_nodes(record.with_attempt(closed), closed, nodes)
         else:
@@ -252,6 +252,17 @@ def _observed(attempt: Attempt, view: JobView, facts: JobFacts, snapshot: Snapsh
         first_task_at=attempt.first_task_at or facts.first_tasks.get(attempt.restart_count),
         failure_seen_at=attempt.failure_seen_at or (snapshot.now if failure else None),
     )
+
+
+def _failure_seen_at(
+    attempt: Attempt, cause: ExitCause, nodes: Mapping[str, NodeView], snapshot: Snapshot
+) -> datetime | None:
+    """Return when the first sign of an attempt's end was seen: a task's failure, or a node's repair that began."""
+    if cause is ExitCause.COMPLETED:
+        return attempt.failure_seen_at
+    repairs = [n.repair.since for n, _ in _dead_nodes(attempt, nodes) if n.repair is not None]
+    signs = [*repairs, *([attempt.failure_seen_at] if attempt.failure_seen_at else [])]
+    return min(signs, default=snapshot.now)
 
 
 def _machine(name: str, snapshot: Snapshot) -> str:
@@ -337,7 +348,7 @@ def decide_resume(
 
 def _stop(record: JobRecord, verdict: str, message: str) -> ResumeDecision:
     stopped = replace(record, verdict=verdict, verdict_message=message)
-    return ResumeDecision(stopped, notes=(Note(verdict, message, job_id=record.job_id),))
+    return ResumeDecision(stopped)
 
 
 def _requeue(
@@ -464,19 +475,26 @@ def _made_progress(record: JobRecord, attempt: Attempt) -> bool | None:
 
 
 def _trailing_failures(record: JobRecord) -> int:
-    """Count equal failures of the application at the end of the history, up to the last progress."""
+    """Count equal failures of the application at the end of the history with no new checkpoint between them.
+
+    None when the last attempt itself made progress. One that progressed and then failed is where the count ends,
+    itself included: its checkpoint came before its failure.
+    """
     count = 0
     signature = ""
     for attempt in reversed(record.attempts):
-        # What could not be looked at does not count against the job; the number of attempts still bounds it.
         if attempt.cause is None or not attempt.cause.is_applications:
-            break
-        if _made_progress(record, attempt) is not False:
             break
         if signature and attempt.signature != signature:
             break
+        # What could not be looked at does not count against the job; the number of attempts still bounds it.
+        has_progress = _made_progress(record, attempt) is not False
+        if has_progress and not count:
+            break
         signature = attempt.signature
         count += 1
+        if has_progress:
+            break
     return count
 
 

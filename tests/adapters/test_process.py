@@ -90,7 +90,9 @@ def test_a_streamed_program_has_a_deadline_too() -> None:
 
 
 def test_a_detached_program_outlives_its_starter_in_a_session_of_its_own(tmp_path: Path) -> None:
-    pid = Processes().start_detached(["sh", "-c", "echo started; echo $HP_TEST"], log=tmp_path / "x/log", env={"HP_TEST": "v"})
+    pid = Processes().start_detached(
+        ["sh", "-c", "echo started; echo $HP_TEST"], log=tmp_path / "x/log", env={"HP_TEST": "v"}
+    )
     os.waitpid(pid, 0)
 
     assert (tmp_path / "x/log").read_text() == "started\nv\n"

@@ -38,7 +38,7 @@ def test_status_is_one_screen_with_nodes_jobs_repairs_spares_and_budget(demo: Fa
 
 
 def test_status_keeps_brackets_of_reasons(demo: Fakes) -> None:
-    demo.controller.answers["status"] = status(nodes=[node("worker-1", reason="hyperpod:x/Y bad [node] (i-1)")])
+    demo.controller.answers["status"] = status(nodes=[node("worker-1", "down", reason="hyperpod:x/Y bad [node] (i-1)")])
     assert "hyperpod:x/Y bad [node] (i-1)" in demo.run("status").out
 
 

@@ -94,7 +94,8 @@ def in_repair(number: int, status: RepairStatus, view: Mapping[str, Any] | None 
     """A worker that we have drained, in some phase of its repair."""
     reason = OUR_REASON.replace(machine(1), machine(number))
     begun = repair(number, status, **fields)
-    return drained(number, reason, **{"repair": begun, **(view or {})})
+    ours = {"is_drained": True, "reason": reason, "reason_by": "root", "repair": begun}
+    return node(number, **{**ours, **(view or {})})
 
 
 def snapshot(*views: NodeView, **fields: Any) -> Snapshot:

@@ -447,6 +447,7 @@ def test_a_job_is_killed_by_order(stage: Stage) -> None:
 def test_a_lost_peer_is_marked_for_the_training(stage: Stage) -> None:
     stage.tell(type="peer_lost", job_id=7, node="worker-2")
     assert stage.actions.peers_lost == [(7, "worker-2")]
+    assert stage.actions.sent == []
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class FakePodman:
     reasons: dict[str, str] = field(default_factory=dict)
     routes: str = "default via 192.0.2.1 dev eth0\n10.88.0.0/16 dev podman0\n"
     exec_replies: dict[str, Completed | Callable[[Sequence[str], str | None], Completed]] = field(default_factory=dict)
-    _breaks: list[tuple[str, str, Exception]] = field(default_factory=list)
+    _breaks: list[tuple[str, str, BaseException]] = field(default_factory=list)
     _count: int = 0
 
     def break_next(self, subcommand: str, stderr: str, *, when: str = "before", code: int = 125) -> None:
@@ -48,7 +48,7 @@ class FakePodman:
 
     def kill_next(self, subcommand: str, *, when: str) -> None:
         """Stand in for kill -9 of the caller at the next ``podman subcommand``."""
-        self._breaks.append((subcommand, when, KeyboardInterrupt()))  # type: ignore[arg-type]
+        self._breaks.append((subcommand, when, KeyboardInterrupt()))
 
     def node(self, name: str) -> FakeContainer:
         """Return the container that serves a node."""
@@ -79,16 +79,17 @@ class FakePodman:
         if argv[0] != "podman":
             return Completed("", "", 0)
         words = [word for word in argv[1:] if word not in ("--runtime", "runc")]
-        self._maybe_break(words[0], "before")
-        done = getattr(self, f"_{words[0]}")(words[1:], input)
-        self._maybe_break(words[0], "after")
+        self._maybe_break(words, "before")
+        done: Completed = getattr(self, f"_{words[0]}")(words[1:], input)
+        self._maybe_break(words, "after")
         if check and done.code != 0:
             raise CommandError(argv, done.code, done.stderr)
         return done
 
-    def _maybe_break(self, subcommand: str, when: str) -> None:
+    def _maybe_break(self, words: Sequence[str], when: str) -> None:
         for entry in self._breaks:
-            if entry[:2] == (subcommand, when):
+            subcommand = entry[0].split()
+            if list(words[: len(subcommand)]) == subcommand and entry[1] == when:
                 self._breaks.remove(entry)
                 raise entry[2]
 
@@ -163,7 +164,7 @@ class FakePodman:
             self.networks[name] = words[words.index("--subnet") + 1]
             return Completed(name, "", 0)
         if self.networks.pop(name, None) is None:
-            return Completed("", f'Error: unable to find network with name or ID {name}: network not found', 1)
+            return Completed("", f"Error: unable to find network with name or ID {name}: network not found", 1)
         return Completed("", "", 0)
 
     def _exec(self, words: list[str], input: str | None) -> Completed:

@@ -113,7 +113,7 @@ def write_file(path: Path, content: str | bytes, mode: int = 0o644) -> None:
 
 def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
     """Write a value as JSON, atomically."""
-    write_file(path, json.dumps(value, indent=1, sort_keys=True) + "\n", mode)
+    write_file(path, json.dumps(value, indent=1) + "\n", mode)
 
 
 def read_json(path: Path) -> Any:

@@ -1,0 +1,320 @@
+"""How the repair of a node begins, and how it is bounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from hyperpod.core import plan as do
+from hyperpod.core.finding import Action, Severity, Whose
+from hyperpod.core.node import Availability, InstanceStatus, RepairStatus
+from hyperpod.core.repair import DEAD_CAUSE, RETURNED_CAUSE, SHUTDOWN_CAUSE, decide_repair
+from tests.core.worlds import (
+    NOW,
+    OUR_REASON,
+    POLICY,
+    ago,
+    codes,
+    dead,
+    drained,
+    fatal,
+    in_repair,
+    machine,
+    names,
+    node,
+    nodes,
+    of,
+    past,
+    silent,
+    snapshot,
+)
+
+# --- dead nodes -------------------------------------------------------------------------------------------------
+
+
+def test_a_quiet_cluster_needs_nothing() -> None:
+    plan = decide_repair(snapshot(*nodes(4)), POLICY)
+    assert plan.actions == ()
+    assert plan.notes == ()
+
+
+def test_sleeps_until_the_next_heartbeat_would_be_missed() -> None:
+    late = node(2, heartbeat_at=ago(2.5))
+    plan = decide_repair(snapshot(*nodes(4, late)), POLICY)
+    assert timedelta(seconds=0.5) <= plan.wake_after < timedelta(seconds=0.6)
+
+
+def test_a_silent_node_is_asked_about_before_anything_is_done() -> None:
+    plan = decide_repair(snapshot(*nodes(4, silent(2))), POLICY)
+    assert names(plan) == ["ProbeNode"]
+
+
+def test_a_silent_node_that_a_second_opinion_reaches_is_left_alone() -> None:
+    alive = silent(2, is_reachable=True, reachable_at=ago(1))
+    assert decide_repair(snapshot(*nodes(4, alive)), POLICY).actions == ()
+
+
+def test_an_opinion_older_than_the_last_heartbeat_is_worth_nothing() -> None:
+    before = silent(2, is_reachable=False, reachable_at=ago(20))
+    assert names(decide_repair(snapshot(*nodes(4, before)), POLICY)) == ["ProbeNode"]
+
+
+def test_a_dead_node_is_written_down_then_fenced_then_marked_down() -> None:
+    plan = decide_repair(snapshot(*nodes(4, dead(2, jobs=(7,)))), POLICY)
+    assert names(plan) == ["SaveRepair", "FenceInstance", "MarkDown"]
+    begun = of(plan, do.SaveRepair)[0].repair
+    assert (begun.status, begun.cause, begun.action) == (RepairStatus.FENCING, DEAD_CAUSE, Action.REPLACE)
+    assert of(plan, do.MarkDown)[0].reason.startswith("hyperpod:node/NodeDead ")
+
+
+def test_a_machine_that_the_provider_sees_off_needs_no_second_opinion_and_no_fence() -> None:
+    plan = decide_repair(snapshot(*nodes(4, silent(2, instance_status=InstanceStatus.STOPPED))), POLICY)
+    assert names(plan) == ["SaveRepair", "MarkDown"]
+
+
+def test_a_provider_that_says_off_is_not_believed_while_the_agent_is_heard() -> None:
+    contradiction = node(2, instance_status=InstanceStatus.GONE)
+    assert decide_repair(snapshot(*nodes(4, contradiction)), POLICY).actions == ()
+
+
+def test_after_the_controllers_start_agents_get_time_to_report() -> None:
+    unheard = [node(i, heartbeat_at=None, instance_status=InstanceStatus.STOPPED) for i in (1, 2)]
+    fresh = snapshot(*nodes(6, *unheard), started_at=ago(5))
+    assert decide_repair(fresh, POLICY).actions == ()
+    late = replace(fresh, started_at=ago(11))
+    assert of(decide_repair(late, POLICY), do.MarkDown)
+
+
+def test_a_newborn_machine_is_not_silent_before_it_could_speak() -> None:
+    newborn = node(2, heartbeat_at=None, created_at=ago(100))
+    assert decide_repair(snapshot(*nodes(4, newborn)), POLICY).actions == ()
+
+
+def test_when_most_agents_fall_silent_at_once_nobody_is_touched() -> None:
+    plan = decide_repair(snapshot(*nodes(5, dead(1), dead(2), dead(3))), POLICY)
+    assert plan.actions == ()
+    assert "MassSilence" in codes(plan)
+
+
+def test_machines_that_are_off_do_not_hide_behind_mass_silence() -> None:
+    off = [dead(i, instance_status=InstanceStatus.STOPPED) for i in (1, 2, 3)]
+    plan = decide_repair(snapshot(*nodes(8, *off)), POLICY)
+    assert len(of(plan, do.MarkDown)) == 3
+
+
+def test_a_dead_node_without_work_that_a_person_drained_is_left_to_the_person() -> None:
+    theirs = dead(2, is_drained=True, reason="new fan on Monday", reason_by="ops")
+    plan = decide_repair(snapshot(*nodes(4, theirs)), POLICY)
+    assert plan.actions == ()
+    assert codes(plan) == ["PersonsDrain"]
+
+
+def test_a_dead_node_with_work_is_fenced_whoever_drained_it() -> None:
+    theirs = dead(2, is_drained=True, reason="new fan on Monday", reason_by="ops", jobs=(7,))
+    assert "FenceInstance" in names(decide_repair(snapshot(*nodes(4, theirs)), POLICY))
+
+
+def test_the_policy_may_reboot_dead_nodes() -> None:
+    plan = decide_repair(snapshot(*nodes(4, dead(2))), replace(POLICY, action="Reboot"))
+    assert of(plan, do.SaveRepair)[0].repair.action is Action.REBOOT
+
+
+# --- findings ---------------------------------------------------------------------------------------------------
+
+
+def test_a_fatal_finding_drains_the_node_with_whose_fault_it_is() -> None:
+    plan = decide_repair(snapshot(*nodes(4, node(2, findings=(fatal(),), jobs=(7,)))), POLICY)
+    assert names(plan) == ["SaveRepair", "DrainNode"]
+    reason = of(plan, do.DrainNode)[0].reason
+    assert reason == f"hyperpod:kernel_log/Xid79 Xid79 was seen [node] ({machine(2)}, boot boot-2)"
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        fatal(whose=Whose.SITE),
+        fatal(whose=Whose.USER),
+        fatal(action=Action.NONE),
+        fatal(instance_id=machine(99)),
+        fatal(boot_id="boot-before"),
+        replace(fatal(), severity=Severity.UNKNOWN),
+        replace(fatal(), severity=Severity.WARN),
+    ],
+    ids=["the site's", "the user's", "no action", "another machine's", "another boot's", "unknown", "a warning"],
+)
+def test_a_node_is_not_drained_for(finding: object) -> None:
+    plan = decide_repair(snapshot(*nodes(4, node(2, findings=(finding,)))), POLICY)
+    assert plan.actions == ()
+
+
+def test_the_strongest_action_of_several_findings_counts() -> None:
+    both = node(2, findings=(fatal("Full", Action.DRAIN, check="disk"), fatal("Xid79", Action.REBOOT)))
+    begun = of(decide_repair(snapshot(*nodes(4, both)), POLICY), do.SaveRepair)[0].repair
+    assert (begun.cause, begun.action) == ("kernel_log/Xid79", Action.REBOOT)
+
+
+def test_reboot_first_tries_a_reboot_unless_the_finding_says_hardware() -> None:
+    policy = replace(POLICY, reboot_first=True)
+    for is_hard, action in ((False, Action.REBOOT), (True, Action.REPLACE)):
+        ill = node(2, findings=(fatal(is_hard=is_hard),))
+        assert of(decide_repair(snapshot(*nodes(4, ill)), policy), do.SaveRepair)[0].repair.action is action
+
+
+def test_a_fatal_finding_on_a_node_that_a_person_drained_changes_nothing() -> None:
+    theirs = drained(2, "new fan on Monday", "ops", findings=(fatal(),))
+    plan = decide_repair(snapshot(*nodes(4, theirs)), POLICY)
+    assert plan.actions == ()
+    assert codes(plan) == ["PersonsDrain"]
+
+
+def test_a_node_that_slurm_drained_by_itself_is_told_of() -> None:
+    plan = decide_repair(snapshot(*nodes(4, drained(2, "Kill task failed", "root"))), POLICY)
+    assert plan.actions == ()
+    assert codes(plan) == ["SlurmsDrain"]
+
+
+# --- limits -----------------------------------------------------------------------------------------------------
+
+
+def test_the_third_node_with_one_cause_opens_the_breaker() -> None:
+    ill = node(4, findings=(fatal(),))
+    two = snapshot(*nodes(10, ill), history=past(1, 2))
+    assert of(decide_repair(two, POLICY), do.DrainNode)
+    three = replace(two, history=past(1, 2, 3))
+    plan = decide_repair(three, POLICY)
+    assert plan.actions == ()
+    assert codes(plan) == ["BreakerOpen", "Refused"]
+
+
+def test_the_breaker_counts_nodes_that_fall_ill_at_the_same_moment() -> None:
+    ill = [node(i, findings=(fatal(),)) for i in range(1, 6)]
+    plan = decide_repair(snapshot(*nodes(20, *ill)), POLICY)
+    assert [a.node for a in of(plan, do.DrainNode)] == ["worker-1", "worker-2", "worker-3"]
+
+
+@pytest.mark.parametrize(
+    ("history", "reset_at"),
+    [
+        (past(1, 1, 1), None),
+        (past(1, 2, 3, cause="disk/Full"), None),
+        (past(1, 2, 3, seconds=4000), None),
+        (past(1, 2, 3), ago(100)),
+    ],
+    ids=["one node three times", "another cause", "an hour ago", "closed by a person since"],
+)
+def test_the_breaker_stays_closed_for(history: tuple[object, ...], reset_at: object) -> None:
+    ill = node(4, findings=(fatal(),))
+    world = snapshot(*nodes(10, ill), history=history, breaker_reset_at=reset_at)
+    assert of(decide_repair(world, POLICY), do.DrainNode)
+
+
+def test_what_people_ask_for_never_opens_the_breaker() -> None:
+    world = snapshot(*nodes(10), history=past(1, 2, 3, 4, cause="admin/Replace"))
+    assert decide_repair(world, POLICY).notes == ()
+
+
+def test_nothing_more_is_taken_out_when_too_many_are_out_already() -> None:
+    ill = node(1, findings=(fatal(),))
+    out = [node(i, availability=Availability.DOWN, reason="Not responding", reason_by="slurm", is_ready=False) for i in (2, 3)]
+    plan = decide_repair(snapshot(*nodes(4, ill, *out)), POLICY)
+    assert plan.actions == ()
+    assert codes(plan) == ["Refused"]
+
+
+def test_a_dead_node_that_slurm_has_marked_down_counts_once() -> None:
+    gone = dead(1, availability=Availability.DOWN, reason="Not responding", reason_by="slurm")
+    assert "FenceInstance" in names(decide_repair(snapshot(*nodes(2, gone)), POLICY))
+
+
+def test_switched_off_it_only_watches() -> None:
+    plan = decide_repair(snapshot(*nodes(4, dead(2))), replace(POLICY, enabled=False))
+    assert plan.actions == ()
+    assert codes(plan) == ["RepairDisabled"]
+
+
+@pytest.mark.parametrize("source", ["slurm", "provider"])
+def test_with_a_source_missing_it_waits_and_says_so(source: str) -> None:
+    ill = node(1, findings=(fatal(),))
+    plan = decide_repair(snapshot(*nodes(6, ill, dead(2)), missing=(source,)), POLICY)
+    assert plan.actions == ()
+    assert codes(plan) == ["IncompleteObservation"]
+    assert source in plan.notes[0].message
+
+
+# --- people -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wish", ["Action:Replace", "Action:Reboot", "Action:Replace : Not responding"])
+def test_an_administrators_action_in_the_reason_begins_a_repair(wish: str) -> None:
+    plan = decide_repair(snapshot(*nodes(4, drained(2, wish, "root"))), POLICY)
+    begun = of(plan, do.SaveRepair)[0].repair
+    assert (begun.status, begun.cause) == (RepairStatus.DRAINING, f"admin/{wish.split(':')[1].split()[0]}")
+
+
+def test_an_action_in_the_reason_of_a_node_in_service_means_nothing() -> None:
+    assert decide_repair(snapshot(*nodes(4, node(2, reason="Action:Replace"))), POLICY).actions == ()
+
+
+@pytest.mark.parametrize("typed", ["action:replace", "Replace", "Action:Replace ", "ACTION: REPLACE", "Action-Replace"])
+def test_a_near_miss_is_answered_in_the_reason(typed: str) -> None:
+    plan = decide_repair(snapshot(*nodes(4, drained(2, typed, "ops"))), POLICY)
+    answer = of(plan, do.AnswerReason)[0].reason
+    assert answer == f"{typed.strip()} not understood, did you mean Action:Replace"
+    again = decide_repair(snapshot(*nodes(4, drained(2, answer, "root"))), POLICY)
+    assert again.actions == (), "the answer is not answered again"
+
+
+def test_an_administrators_wish_obeys_the_budget_too() -> None:
+    busy = [in_repair(i, RepairStatus.REPLACING) for i in (1, 2)]
+    asked = drained(3, "Action:Replace", "root")
+    plan = decide_repair(snapshot(*nodes(8, *busy, asked)), POLICY)
+    assert of(plan, do.SaveRepair)[0].repair.status is RepairStatus.DRAINING
+    waiting = in_repair(3, RepairStatus.DRAINING, {"reason": "Action:Replace"}, cause="admin/Replace")
+    plan = decide_repair(snapshot(*nodes(8, *busy, waiting)), POLICY)
+    assert "worker-3" not in {a.node for a in of(plan, do.ReplaceInstance)}
+
+
+# --- coming back ------------------------------------------------------------------------------------------------
+
+
+def test_a_drain_of_ours_is_void_when_another_machine_is_in_the_slot() -> None:
+    changed = drained(2, OUR_REASON.replace(machine(1), machine(50)))
+    begun = of(decide_repair(snapshot(*nodes(4, changed)), POLICY), do.SaveRepair)[0].repair
+    assert (begun.status, begun.cause) == (RepairStatus.CHECKING, RETURNED_CAUSE)
+
+
+def test_a_drain_of_ours_without_a_repair_is_checked_when_the_node_works() -> None:
+    forgotten = drained(1, OUR_REASON)
+    plan = decide_repair(snapshot(*nodes(4, forgotten)), POLICY)
+    assert of(plan, do.SaveRepair)[0].repair.status is RepairStatus.CHECKING
+
+
+@pytest.mark.parametrize(("is_ready", "heard", "comes_back"), [(True, 0.5, True), (False, 0.5, False), (True, 2.9, True)])
+def test_a_node_that_slurm_marked_down_comes_back_when_it_works(is_ready: bool, heard: float, comes_back: bool) -> None:
+    down = node(
+        2,
+        availability=Availability.DOWN,
+        reason="Not responding",
+        reason_by="slurm",
+        is_ready=is_ready,
+        heartbeat_at=ago(heard),
+    )
+    plan = decide_repair(snapshot(*nodes(4, down)), POLICY)
+    assert bool(of(plan, do.SaveRepair)) is comes_back
+
+
+def test_an_orderly_shutdown_closes_the_node_before_slurmd_stops() -> None:
+    leaving = node(2, said_goodbye=True, jobs=(7,))
+    plan = decide_repair(snapshot(*nodes(4, leaving)), POLICY)
+    assert [n for n in names(plan) if n != "ProbeNode"] == ["SaveRepair", "DrainNode"]
+    begun = of(plan, do.SaveRepair)[0].repair
+    assert (begun.cause, begun.action) == (SHUTDOWN_CAUSE, Action.REBOOT)
+
+
+def test_nodes_are_taken_by_name() -> None:
+    ill = [node(i, findings=(fatal(),)) for i in (3, 1, 2)]
+    plan = decide_repair(snapshot(*ill, *[node(i) for i in range(4, 12)]), POLICY)
+    assert [a.node for a in of(plan, do.DrainNode)] == ["worker-1", "worker-2", "worker-3"]
+    assert NOW == snapshot().now

@@ -1,0 +1,115 @@
+"""The machine as the agent reads it, on folders that look like /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hyperpod.adapters.host import LocalHost, contact_of
+from hyperpod.errors import CommandError
+from hyperpod.ports.host import Contact, Process
+from hyperpod.ports.process import Completed
+from tests.fakes.process import FakeProcesses
+
+KERNEL = "01d3eb1b-4a98-4719-93ad-e35bc5374a8c"
+
+
+def stat_line(pid: int, name: str, parent: int, started_ticks: int = 5) -> str:
+    fields = [str(pid), f"({name})", "S", str(parent), *["0"] * 17, str(started_ticks), *["0"] * 30]
+    return " ".join(fields)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text(KERNEL + "\n")
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/stat").write_text(stat_line(1, "systemd", 0))
+    return tmp_path
+
+
+def host(proc: Path, processes: FakeProcesses | None = None) -> LocalHost:
+    return LocalHost(processes or FakeProcesses(), proc=str(proc))
+
+
+def test_a_real_machines_boot_is_the_kernels(proc: Path) -> None:
+    assert host(proc).boot_id() == KERNEL
+    assert host(proc).booted_at() == 0.0
+
+
+def test_a_containers_boots_differ_although_the_kernel_is_one(proc: Path) -> None:
+    found = set()
+    for ticks in (100_000, 200_000):
+        (proc / "1/stat").write_text(stat_line(1, "systemd", 0, ticks))
+        found.add(host(proc).boot_id())
+        assert host(proc).boot_id() in found
+    assert len(found | {KERNEL}) == 3
+
+
+def test_processes_are_read_with_odd_names(proc: Path) -> None:
+    for pid, name in ((30, "slurmstepd"), (31, "a) (b"), (32, "python")):
+        (proc / str(pid)).mkdir()
+        (proc / str(pid) / "stat").write_text(stat_line(pid, name, 1))
+        (proc / str(pid) / "cmdline").write_text("slurmstepd: [7.batch]\0\0" if pid == 30 else "secret\0")
+    (proc / "33").mkdir()
+    (proc / "self").mkdir()
+    uid = proc.stat().st_uid
+    found = sorted(host(proc).processes(), key=lambda p: p.pid)
+    assert found[1:] == [
+        Process(30, 1, uid, "slurmstepd", "slurmstepd: [7.batch]"),
+        Process(31, 1, uid, "a) (b"),
+        Process(32, 1, uid, "python"),
+    ]
+
+
+def test_an_environment_is_read_and_a_gone_process_has_none(proc: Path) -> None:
+    (proc / "1/environ").write_text("SLURM_JOB_ID=7\0EMPTY=\0odd\0")
+    assert host(proc).environment(1) == {"SLURM_JOB_ID": "7", "EMPTY": ""}
+    assert host(proc).environment(99) == {}
+
+
+def test_own_addresses_are_those_of_the_kernels_table(proc: Path) -> None:
+    (proc / "net").mkdir()
+    (proc / "net/fib_trie").write_text(
+        "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.1.0.0\n        /16 link UNICAST\n"
+        "     |-- 10.1.0.11\n        /32 host LOCAL\n     |-- 10.1.255.255\n        /32 link BROADCAST\n"
+    )
+    assert host(proc).own_addresses() == ["10.1.0.11"]
+
+
+def test_mounts_are_read_with_blanks_in_their_names(proc: Path) -> None:
+    (proc / "self").mkdir()
+    (proc / "self/mounts").write_text("/dev/sda1 / ext4 rw,errors=remount-ro 0 0\nfsx:/a /fsx\\040two nfs4 ro 0 0\n")
+    found = host(proc).mounts()
+    assert [(m.source, m.path, m.type) for m in found] == [("/dev/sda1", "/", "ext4"), ("fsx:/a", "/fsx two", "nfs4")]
+    assert "ro" in found[1].options
+
+
+def test_a_write_is_tried_in_a_process_of_its_own_without_a_built_command(proc: Path) -> None:
+    processes = FakeProcesses()
+    host(proc, processes).try_write("/fsx/", "token; rm -rf /", 5.0)
+    (argv,) = processes.calls
+    assert argv[:2] == ["/bin/sh", "-c"]
+    assert "token" not in argv[2]
+    assert argv[4].startswith("/fsx/.hyperpod-probe.")
+    assert argv[5] == "token; rm -rf /"
+
+
+def test_a_failed_write_says_why(proc: Path) -> None:
+    processes = FakeProcesses({("/bin/sh",): Completed("", "sh: 1: cannot create: Read-only file system", 2)})
+    with pytest.raises(CommandError, match="Read-only file system"):
+        host(proc, processes).try_write("/fsx", "token", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), Contact.REFUSED),
+        (TimeoutError("timed out"), Contact.SILENT),
+        (OSError(113, "No route to host"), Contact.SILENT),
+        (OSError(101, "Network is unreachable"), Contact.SILENT),
+    ],
+)
+def test_only_a_refusal_proves_that_a_machine_is_there(error: OSError, expected: Contact) -> None:
+    assert contact_of(error) is expected

@@ -1,0 +1,169 @@
+"""The link to the controller over socket pairs: what arrives, what is refused, what a lost connection does."""
+
+from __future__ import annotations
+
+import queue
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from hyperpod.adapters.munge import Credential
+from hyperpod.adapters.wire import pack, recv_frame
+from hyperpod.agent.link import Connected, Link, LinkEvent, Lost, Received
+from hyperpod.errors import MungeError
+from hyperpod.ports.host import Contact
+
+WAIT_S = 5.0
+"""Longest wait for another thread; it is never used up unless the test fails."""
+
+
+class PlainSigner:
+    """Signs by writing a uid before the payload."""
+
+    def __init__(self, uid: int = 0) -> None:
+        self.uid = uid
+        self.is_broken = False
+
+    def encode(self, payload: bytes) -> bytes:
+        if self.is_broken:
+            raise MungeError("munged is away")
+        return b"%d:" % self.uid + payload
+
+    def decode(self, credential: bytes) -> Credential:
+        uid, found, payload = credential.partition(b":")
+        if not found or not uid.isdigit():
+            raise MungeError("forged")
+        return Credential(payload, int(uid), int(uid))
+
+
+class Stage:
+    """A link whose connections are given by the test: sockets, or errors."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[LinkEvent] = queue.SimpleQueue()
+        self.offers: queue.SimpleQueue[socket.socket | OSError] = queue.SimpleQueue()
+        self.signer = PlainSigner()
+        self.link = Link("10.0.0.2", 6830, self.signer, {0, 64}, self.events.put, connect=self._connect)
+
+    def _connect(self, target: tuple[str, int], timeout_s: float) -> socket.socket:
+        offer = self.offers.get(timeout=WAIT_S)
+        if isinstance(offer, OSError):
+            raise offer
+        return offer
+
+    def accept(self) -> socket.socket:
+        """Let the link connect and return the controller's end."""
+        ours, theirs = socket.socketpair()
+        self.offers.put(theirs)
+        assert isinstance(self.next(), Connected)
+        return ours
+
+    def next(self) -> LinkEvent:
+        return self.events.get(timeout=WAIT_S)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    made.link.start()
+    yield made
+    made.offers.put(OSError("the test is over"))
+    made.link.stop(0.0)
+
+
+def test_messages_are_sent_in_order(stage: Stage) -> None:
+    with stage.accept() as controller:
+        for number in range(3):
+            stage.link.send({"n": number})
+        assert [recv_frame(controller, stage.signer).message["n"] for _ in range(3)] == [0, 1, 2]
+
+
+def test_messages_of_the_controller_come_as_events(stage: Stage) -> None:
+    with stage.accept() as controller:
+        data = pack({"type": "ack"}, stage.signer) + pack({"type": "reply"}, PlainSigner(64))
+        for byte in range(len(data)):
+            controller.sendall(data[byte : byte + 1])
+        assert [stage.next(), stage.next()] == [Received({"type": "ack"}), Received({"type": "reply"})]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pack({"type": "kill_job", "job_id": 1}, PlainSigner(1000)),
+        b"\0\0\0\x03abc",
+        b"\0\0\0\x03" + b"0:3",
+        b"\0\0\0\x04" + b"0:[]",
+    ],
+)
+def test_messages_of_others_and_nonsense_are_refused_and_the_link_lives(stage: Stage, frame: bytes) -> None:
+    with stage.accept() as controller:
+        controller.sendall(frame + pack({"type": "ack"}, stage.signer))
+        assert stage.next() == Received({"type": "ack"})
+
+
+@pytest.mark.parametrize("length", [b"\0\0\0\0", b"\xff\xff\xff\xff"])
+def test_a_frame_of_impossible_length_ends_the_connection(stage: Stage, length: bytes) -> None:
+    with stage.accept() as controller:
+        controller.sendall(length)
+        lost = stage.next()
+        assert isinstance(lost, Lost)
+        assert "frame of" in lost.why
+
+
+def test_a_closed_connection_is_told_and_made_anew(stage: Stage) -> None:
+    stage.accept().close()
+    assert stage.next() == Lost(None, "the controller closed the connection")
+    with stage.accept():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "contact"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), Contact.REFUSED),
+        (TimeoutError("timed out"), Contact.SILENT),
+        (OSError(113, "No route to host"), Contact.SILENT),
+    ],
+)
+def test_how_an_attempt_ended_is_told(stage: Stage, error: OSError, contact: Contact) -> None:
+    stage.offers.put(error)
+    lost = stage.next()
+    assert isinstance(lost, Lost)
+    assert lost.contact is contact
+    with stage.accept():
+        pass
+
+
+def test_a_message_that_cannot_be_signed_does_not_end_the_connection(stage: Stage) -> None:
+    with stage.accept() as controller:
+        stage.signer.is_broken = True
+        stage.link.send({"n": 1})
+        stage.signer.is_broken = False
+        stage.link.send({"n": 2})
+        numbers = [recv_frame(controller, stage.signer).message["n"]]
+        assert numbers[-1] in (1, 2)
+
+
+def test_a_reset_gives_the_connection_up(stage: Stage) -> None:
+    with stage.accept() as controller:
+        stage.link.reset()
+        assert stage.next() == Lost(None, "closed by us")
+        controller.settimeout(WAIT_S)
+        assert controller.recv(1) == b""
+
+
+def test_what_was_queued_for_an_earlier_connection_is_dropped(stage: Stage) -> None:
+    stage.link.send({"n": "stale"})
+    with stage.accept() as controller:
+        stage.link.send({"n": "new"})
+        assert recv_frame(controller, stage.signer).message["n"] == "new"
+
+
+def test_stopping_sends_the_last_words() -> None:
+    stage = Stage()
+    stage.link.start()
+    with stage.accept() as controller:
+        stage.link.send({"type": "goodbye"})
+        stage.link.stop(WAIT_S)
+        assert recv_frame(controller, stage.signer).message == {"type": "goodbye"}
