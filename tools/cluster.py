@@ -71,13 +71,16 @@ class Cluster:
 
     def on_node(self, node: str, *argv: str, user: str = "root", check: bool = True, timeout_s: float = 60.0) -> str:
         """Run a command on a node as a user's shell would, and return its stdout."""
-        container = self._containers.get(node) or self.container(node)
-        self._containers[node] = container
         command = ["podman", "exec", "--user", user, "--workdir", "/tmp" if user == "root" else f"/home/{user}"]
         if user != "root":
             command += ["--env", f"HOME=/home/{user}", "--env", f"USER={user}"]
-        done = subprocess.run([*command, container, *argv], capture_output=True, text=True, timeout=timeout_s)
-        if done.returncode == 125:
+        for _ in range(2):
+            container = self._containers.get(node) or self.container(node)
+            self._containers[node] = container
+            done = subprocess.run([*command, container, *argv], capture_output=True, text=True, timeout=timeout_s)
+            if done.returncode != 125:
+                break
+            # podman's own trouble, most often that the node is another machine by now.
             self._containers.pop(node, None)
         if check and done.returncode != 0:
             raise Failed(f"{node}: {' '.join(argv)}: status {done.returncode}\n{done.stdout}{done.stderr}")

@@ -29,6 +29,9 @@ _TRY_WRITE = (
 )
 
 
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
 class LocalHost:
     """Reads this machine.
 
@@ -144,12 +147,13 @@ class LocalHost:
             stat = self.read_text(f"{folder}/stat", 1024)
             uid = os.stat(folder).st_uid
             name = stat[stat.index("(") + 1 : stat.rindex(")")]
-            parent = int(stat.rpartition(")")[2].split()[1])
+            fields = stat.rpartition(")")[2].split()
+            parent, started_at = int(fields[1]), int(fields[19]) / _TICKS_PER_S
             # Only slurmstepd's title carries something that we need; reading all of them costs as much again.
             title = self.read_text(f"{folder}/cmdline", 512) if name.startswith("slurmstepd") else ""
         except (OSError, ValueError, IndexError):
             return None
-        return Process(int(pid), parent, uid, name, title.replace("\0", " ").strip())
+        return Process(int(pid), parent, uid, name, title.replace("\0", " ").strip(), started_at)
 
     def environment(self, pid: int) -> Mapping[str, str]:
         try:

@@ -35,8 +35,11 @@ class Actions(Protocol):
         """Try connections; each answer comes as ``on_probe``."""
         ...
 
-    def kill_jobs(self, job_ids: Collection[int] | None, key: str) -> None:
-        """Kill the processes of these jobs (None: those to be fenced); the outcome comes as ``on_killed``."""
+    def kill_jobs(self, job_ids: Collection[int] | None, key: str, ended_s: float | None = None) -> None:
+        """Kill the processes of these jobs (None: those to be fenced); the outcome comes as ``on_killed``.
+
+        With ``ended_s`` only what was started before that many seconds ago, slurmstepd included.
+        """
         ...
 
     def find_checkpoint(self, key: str, directory: str, uid: int, timeout_s: float) -> None:

@@ -29,22 +29,31 @@ def _job_of(process: Process) -> int | None:
 
 
 def processes_of_jobs(
-    processes: Sequence[Process], job_ids: Collection[int], environment: Callable[[int], Mapping[str, str]]
+    processes: Sequence[Process],
+    job_ids: Collection[int],
+    environment: Callable[[int], Mapping[str, str]],
+    started_before: float | None = None,
 ) -> tuple[int, ...]:
-    """Return the process ids of these jobs' programs, without slurmstepd itself.
+    """Return the process ids of these jobs' programs.
 
-    slurmstepd is left alive: it sees its tasks die, cleans up and reports their end to Slurm.
+    slurmstepd itself is left alive: it sees its tasks die, cleans up and reports their end to Slurm. With
+    ``started_before`` the attempt is over for Slurm already and only its leftovers are wanted: then slurmstepd is
+    one of them (it may wait long for a dead peer), and what was started later belongs to the next attempt.
 
     Args:
         processes: All processes of the node.
         job_ids: The jobs.
         environment: Reads a process's initial environment; asked only for users' processes outside of the trees.
+        started_before: Seconds on this machine's boot clock, or None for every process of the jobs.
     """
     children: dict[int, list[Process]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process)
     found: set[int] = set()
     queue = [p for p in processes if _job_of(p) in job_ids]
+    if started_before is not None:
+        queue = [p for p in queue if p.started_at < started_before]
+        found.update(p.pid for p in queue)
     while queue:
         parent = queue.pop()
         for child in children.get(parent.pid, ()):
@@ -54,7 +63,11 @@ def processes_of_jobs(
                     found.add(child.pid)
     wanted = {str(job_id) for job_id in job_ids}
     for process in processes:
-        if process.uid != 0 and process.pid not in found and environment(process.pid).get("SLURM_JOB_ID") in wanted:
+        if process.uid == 0 or process.pid in found:
+            continue
+        if started_before is not None and process.started_at >= started_before:
+            continue
+        if environment(process.pid).get("SLURM_JOB_ID") in wanted:
             found.add(process.pid)
     return tuple(sorted(found))
 

@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +20,7 @@ from typing import Any
 
 from hyperpod.adapters.host import contact_of
 from hyperpod.adapters.wire import Signer, send_frame, unpack
+from hyperpod.agent.quiet import QuietLog
 from hyperpod.core.backoff import delay_after
 from hyperpod.core.messages import MAX_FRAME_BYTES
 from hyperpod.errors import ConnectionLost, HyperpodError, MungeError
@@ -87,6 +89,8 @@ class Link:
         self._wake_write.setblocking(False)
         self._is_stopping = False
         self._must_reset = False
+        self._is_heard = False
+        self._quiet = QuietLog(log)
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
 
     def start(self) -> None:
@@ -128,7 +132,7 @@ class Link:
                 self._on_event(Lost(contact_of(error), str(error.strerror or error)))
                 self._pause(delay_after(failures, first=FIRST_DELAY, most=MOST_DELAY).total_seconds())
                 continue
-            failures = 0
+            self._is_heard = False
             with sock:
                 if sock.family != socket.AF_UNIX:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -140,7 +144,9 @@ class Link:
                 except (HyperpodError, OSError) as error:
                     why = str(error)
             self._on_event(Lost(None, why))
-            self._pause(FIRST_DELAY.total_seconds())
+            # Something else may listen there; only a controller that has spoken is tried again soon.
+            failures = 1 if self._is_heard else failures + 1
+            self._pause(delay_after(failures, first=FIRST_DELAY, most=MOST_DELAY).total_seconds())
 
     def _drop_queue(self) -> None:
         """What was queued for an earlier connection is stale: the agent offers again what matters."""
@@ -183,7 +189,7 @@ class Link:
             send_frame(sock, message, self._munge, SEND_TIMEOUT_S)
         except MungeError as error:
             # Nothing of it was sent, so the stream is in step; the next heartbeat tries again.
-            log.warning("a message could not be signed error=%s", error)
+            self._quiet.say(logging.WARNING, f"a message could not be signed: {error}", time.monotonic())
 
     def _take_frames(self, buffer: bytearray) -> None:
         while len(buffer) >= 4:
@@ -197,9 +203,11 @@ class Link:
             try:
                 frame = unpack(credential, self._munge)
             except HyperpodError as error:
-                log.warning("a message was refused error=%s", error)
+                self._quiet.say(logging.WARNING, f"a message was refused: {error}", time.monotonic())
                 continue
             if frame.uid not in self._trusted:
-                log.warning("a message was refused: signed by uid %d", frame.uid)
+                text = f"a message was refused: signed by uid {frame.uid}"
+                self._quiet.say(logging.WARNING, text, time.monotonic())
                 continue
+            self._is_heard = True
             self._on_event(Received(frame.message))

@@ -109,7 +109,11 @@ class Loop:
                     self._notifier.say("WATCHDOG=1")
                     next_watchdog = now + self._notifier.interval_s
                 if self._kmsg is not None and now >= next_kmsg:
-                    is_more = self._look_at_kernel_log()
+                    is_more = False
+                    try:
+                        is_more = self._look_at_kernel_log()
+                    except Exception:  # the agent's tick, as above
+                        log.exception("the kernel log could not be read")
                     has_news = has_news or is_more
                     is_polled = self._kmsg is not None and self._kmsg.fileno() < 0
                     next_kmsg = now if is_more else now + (KMSG_POLL_S if is_polled else 1.0)
@@ -130,21 +134,21 @@ class Loop:
         if now - self._expired_at > 5.0:
             self._expired_at = now
             self._server.expire(now)
-        try:
-            self.mind.on_tick(now, self._host.now(), self._host.uptime_s(), time.monotonic())
-        except Exception:  # the agent's tick: one fault must not end the watch over the node
-            log.exception("the tick failed")
+        self._guarded(lambda: self.mind.on_tick(now, self._host.now(), self._host.uptime_s(), time.monotonic()))
 
     def _wait(self, timeout_s: float) -> bool:
         """Wait for events and handle them; return whether there were some."""
         # A little more, so that the time has come when we wake up; epoll counts in milliseconds.
         events = self._selector.select(timeout_s + 0.0005 if timeout_s else 0)
         for key, mask in events:
-            try:
-                key.data(mask, self._host.monotonic())
-            except Exception:  # the agent's tick: a client's nonsense must not end the watch over the node
-                log.exception("an event failed")
+            self._guarded(lambda k=key, m=mask: k.data(m, self._host.monotonic()))  # type: ignore[misc]
         return bool(events)
+
+    def _guarded(self, event: Callable[[], object]) -> None:
+        try:
+            event()
+        except Exception:  # the agent's tick: one fault must not end the watch over the node
+            log.exception("an event failed")
 
     def _deliver(self, event: Callable[[], None]) -> None:
         self._events.put(event)
@@ -157,8 +161,7 @@ class Loop:
             while self._wake_read.recv(4096):
                 pass
         while not self._events.empty():
-            event = self._events.get_nowait()
-            event()
+            self._guarded(self._events.get_nowait())
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._is_stopping = True
@@ -250,7 +253,8 @@ class Loop:
                 ),
             )
 
-    def kill_jobs(self, job_ids: Collection[int] | None, key: str) -> None:
+    def kill_jobs(self, job_ids: Collection[int] | None, key: str, ended_s: float | None = None) -> None:
+        before = None if ended_s is None else time.clock_gettime(time.CLOCK_BOOTTIME) - ended_s
         known = self.mind.jobs_known()
 
         def work() -> dict[int, int]:
@@ -259,7 +263,7 @@ class Loop:
                 wanted = jobs_to_fence(jobs_on_node(self._host.processes()), known)
             else:
                 wanted = job_ids
-            return kill_processes(self._host, wanted)
+            return kill_processes(self._host, wanted, started_before=before)
 
         def done(result: object) -> None:
             killed = cast("dict[int, int]", result) if isinstance(result, dict) else {}
@@ -318,8 +322,15 @@ class Loop:
             log.warning("the state cannot be kept path=%s error=%s", self._state_path, error.strerror)
 
 
-def kill_processes(host: Host, job_ids: Collection[int], pause: Callable[[float], None] = time.sleep) -> dict[int, int]:
+def kill_processes(
+    host: Host,
+    job_ids: Collection[int],
+    pause: Callable[[float], None] = time.sleep,
+    started_before: float | None = None,
+) -> dict[int, int]:
     """Kill every process of these jobs with SIGKILL and return how many were killed, by job.
+
+    With ``started_before`` (boot clock) only leftovers of an attempt that is over: see ``processes_of_jobs``.
 
     Repeated until none is left, because a process may fork between the look and the kill.
     """
@@ -328,7 +339,7 @@ def kill_processes(host: Host, job_ids: Collection[int], pause: Callable[[float]
         processes = host.processes()
         left = False
         for job_id in killed:
-            for pid in processes_of_jobs(processes, (job_id,), host.environment):
+            for pid in processes_of_jobs(processes, (job_id,), host.environment, started_before):
                 left = kill(pid, signal.SIGKILL) or left
                 killed[job_id] += 1
         if not left:

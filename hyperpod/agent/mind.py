@@ -21,6 +21,7 @@ from hyperpod.agent.jobs import KnownJob
 from hyperpod.agent.lease import Fence, LeaseView, choose_peers, decide_fence
 from hyperpod.agent.link import Connected, LinkEvent, Lost, Received
 from hyperpod.agent.outbox import Outbox
+from hyperpod.agent.quiet import QuietLog
 from hyperpod.agent.settings import AgentSettings
 from hyperpod.core import messages as words
 from hyperpod.core.finding import Finding, Severity, Whose
@@ -43,6 +44,9 @@ ENV_PATIENCE_S = 0.5
 QUICK_DEADLINE_S = 1.8
 SILENCE_RESET_S = 3.0
 """A connection without an answer for this long is given up: only a new attempt shows whether the way is open."""
+
+HEALTH, CLEAR = "health", "clear"
+"""Requests of the command line, beside those of the plugin."""
 
 SAVE_INTERVAL_S = 30.0
 LEASE_FINDING_S = 600.0
@@ -108,6 +112,7 @@ class Mind:
     ) -> None:
         self._settings = settings
         self._notes = tuple(notes)
+        self._quiet = QuietLog(log)
         self.runner = runner
         self.kernel_log = kernel_log
         self._outbox = outbox
@@ -173,7 +178,7 @@ class Mind:
         if isinstance(event, Received):
             self._on_message(event.message, now, at)
         elif isinstance(event, Connected):
-            log.info("connected to the controller head=%s", self._settings.head_address)
+            self._quiet.say(logging.INFO, f"connected to the controller head={self._settings.head_address}", now)
             self._is_connected = True
             self._connected_at = now
             self._lease.head = Contact.OPEN
@@ -195,11 +200,11 @@ class Mind:
             self._heartbeat(now, at)
             self._send_outbox(now)
         else:
-            self._on_lost(event)
+            self._on_lost(event, now)
 
-    def _on_lost(self, event: Lost) -> None:
+    def _on_lost(self, event: Lost, now: float) -> None:
         if self._is_connected:
-            log.warning("the connection to the controller is lost: %s", event.why)
+            self._quiet.say(logging.WARNING, f"the connection to the controller is lost: {event.why}", now)
         self._is_connected = False
         if event.contact is not None:
             self._lease.head = event.contact
@@ -214,6 +219,10 @@ class Mind:
             self._on_reply(message, now)
         elif kind == words.QUICK_CHECK:
             self._on_quick_check(str(message.get("id")), now, at)
+        elif kind == CLEAR:
+            was_open = self._clear(message, now, at)
+            if message.get("id") is not None:
+                self._do.send({"type": words.REPLY, "id": message["id"], "ok": True, "cleared": was_open})
         elif kind in (words.KILL_JOB, words.PEER_LOST):
             try:
                 job_id = int(message["job_id"])
@@ -226,8 +235,10 @@ class Mind:
                 if message.get("id") is not None:
                     self._do.send({"type": words.REPLY, "id": message["id"], "ok": True})
             else:
-                log.warning("killing a job's processes by the controller's order job=%d", job_id)
-                self._do.kill_jobs([job_id], f"command {message.get('id') or ''}")
+                ended = message.get("ended_s")
+                log.warning("ending a job's processes by the controller's order job=%d ended_s=%s", job_id, ended)
+                ended_s = float(ended) if isinstance(ended, int | float) else None
+                self._do.kill_jobs([job_id], f"command {message.get('id') or ''}", ended_s)
         else:
             log.warning("a message of the controller is not known type=%r", kind)
 
@@ -315,13 +326,13 @@ class Mind:
                 self._send_outbox(now)
             elif kind == words.ENV:
                 self._on_env(client, request, now)
-            elif kind == "health":
+            elif kind == HEALTH:
                 self._do.reply(client, (self.describe(now, at, uptime_s),))
             elif kind == words.GOODBYE:
                 self.say_goodbye()
                 self._do.reply(client, ())
-            elif kind == "clear":
-                self._on_clear(client, request, now, at)
+            elif kind == CLEAR:
+                self._do.reply(client, ("cleared" if self._clear(request, now, at) else "not open",))
             else:
                 log.warning("a request is not known type=%r", kind)
                 self._do.reply(client, ())
@@ -409,14 +420,14 @@ class Mind:
             asked.checkpoint = path
             self._mind_asked(now)
 
-    def _on_clear(self, client: int, request: Mapping[str, Any], now: float, at: datetime) -> None:
-        """A person says that a finding of the kernel log is dealt with."""
-        code, device = str(request["code"]), str(request.get("device") or "")
+    def _clear(self, message: Mapping[str, Any], now: float, at: datetime) -> bool:
+        """A person says that a finding of the kernel log is dealt with; other checks close theirs by themselves."""
+        code, device = str(message.get("code") or ""), str(message.get("device") or "")
         was_open = self.kernel_log is not None and self.kernel_log.clear(code, device)
-        self._do.reply(client, ("cleared" if was_open else "not open",))
         if was_open:
-            log.warning("finding cleared by hand code=%s device=%s reason=%s", code, device, request.get("reason"))
+            log.warning("finding cleared by hand code=%s device=%s reason=%s", code, device, message.get("reason"))
             self._news(now, at)
+        return was_open
 
     def describe(self, now: float, at: datetime, uptime_s: float) -> str:
         """Return what the agent thinks as one line of JSON, for ``hyperpod health``."""
@@ -543,7 +554,7 @@ class Mind:
             lease.round += 1
             lease.probed_at = now
             lease.answers = {f"{address}:{port}": None for address, port in targets}
-            log.warning("lost contact for %.1f s: %s", now - lease.heard_at, decision.why)
+            self._quiet.say(logging.WARNING, f"no contact with the controller: {decision.why}", now)
             self._do.probe(targets)
         elif decision.fence is Fence.KILL:
             lease.is_fenced = True

@@ -228,7 +228,15 @@ def _change(
         if not confirm(place, f"Change cluster {spec.cluster_name}", "--yes makes these changes"):
             raise InvalidState(f"change cluster {spec.cluster_name}", "as it was: not confirmed")
     with CreationScreen(provider, spec.cluster_name, place.clock, follow=follow) as screen:
-        result = apply.create_cluster(spec, provider, screen, force=force, keep_failed=keep_failed)
+        result = apply.create_cluster(
+            spec,
+            provider,
+            screen,
+            force=force,
+            keep_failed=keep_failed,
+            start_service=place.serve,
+            sleep=place.sleep,
+        )
     _show_result(place, spec, result, changes, output)
     for failure in result.failures:
         first, *rest = failure.lines()

@@ -299,8 +299,7 @@ def job_page(job: Mapping[str, Any]) -> list[RenderableType]:
         ("nodes", ", ".join(job["nodes"])),
         ("auto-resume", _armed(job)),
         ("checkpoints", job["checkpoint_dir"]),
-        ("lost time", duration(job["lost_seconds"]) if job["lost_seconds"] else ""),
-        ("not running", f"{duration(sum(d or 0.0 for d in downs))} between attempts" if any(downs) else ""),
+        ("lost time", _lost_time(downs, job["lost_seconds"])),
         ("avoids", ", ".join(f"{node} ({machine})" for machine, node in job["avoids"].items())),
         ("verdict", f"{job['verdict']}: {job['verdict_message']}" if job["verdict"] else ""),
     ]
@@ -314,6 +313,13 @@ def job_page(job: Mapping[str, Any]) -> list[RenderableType]:
     if job.get("events"):
         parts += ["", "events", *(f"  {event_line(event)}" for event in job["events"])]
     return parts
+
+
+def _lost_time(downs: Sequence[float | None], ending_s: float) -> str:
+    """Return how long nothing ran; before a job runs again only how long its attempts took to end is known."""
+    if any(downs):
+        return f"{duration(sum(down or 0.0 for down in downs))} until it ran again"
+    return duration(ending_s) if ending_s else ""
 
 
 def _armed(job: Mapping[str, Any]) -> str:
@@ -384,8 +390,6 @@ def _evidence(attempt: Mapping[str, Any], rest: Sequence[Mapping[str, Any]]) -> 
     down = down_seconds(attempt, later)
     if down is not None:
         steps.append(f"training again {duration(down)} after it was seen")
-    if attempt.get("lost_seconds"):
-        steps.append(f"lost {duration(attempt['lost_seconds'])}")
     if later is not None and later["resume_from"]:
         steps.append(f"went on from {later['resume_from']}")
     return [*lines, *([f"  {', '.join(steps)}"] if steps else [])]

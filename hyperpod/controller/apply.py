@@ -233,7 +233,6 @@ def machine_done(world: World, report: Report) -> None:
             world.slurm.update_address(node, address)
 
 
-
 def _use_spare(world: World, action: do.UseSpare) -> None:
     _move(world, action.node, SPARE_PARTITION, action.partition)
     _event(world, "SpareUsed", f"{action.node} joins {action.partition}: {action.reason}", node=action.node)

@@ -14,7 +14,7 @@ from hyperpod.controller.memory import Report
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
 from hyperpod.core.finding import Action
-from hyperpod.core.node import NodeView, Repair, RepairStatus, drain_reason
+from hyperpod.core.node import DrainOwner, NodeView, Repair, RepairStatus, drain_reason
 from hyperpod.errors import HyperpodError, InvalidState, NotFound, ProviderUnavailable, UsageError
 
 DEADLINE_S = 10.0
@@ -116,8 +116,10 @@ def _repair(world: World, args: Mapping[str, Any], action: Action) -> str:
         boot_id=node.boot_id,
     )
     world.store.put_repair(repair)
-    reason = drain_reason(repair.cause, message, "site", node.instance_id, node.boot_id)
-    world.slurm.drain(node.name, reason)
+    if node.drain_owner is not DrainOwner.PERSON:
+        # What a person drained before stays drained after the repair, with that person's words.
+        reason = drain_reason(repair.cause, message, "site", node.instance_id, node.boot_id)
+        world.slurm.drain(node.name, reason)
     world.store.add_event("RepairAsked", message, now, node=node.name)
     return f"{node.name}: {action.value.lower()} begun{note}"
 

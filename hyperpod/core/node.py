@@ -70,14 +70,10 @@ class RepairStatus(StrEnum):
 ALLOWED: Mapping[RepairStatus, frozenset[RepairStatus]] = {
     RepairStatus.HEALTHY: frozenset({RepairStatus.DRAINING, RepairStatus.FENCING, RepairStatus.CHECKING}),
     RepairStatus.DRAINING: frozenset(
-        {RepairStatus.FENCING, RepairStatus.REBOOTING, RepairStatus.REPLACING, RepairStatus.HEALTHY, RepairStatus.HELD}
+        {RepairStatus.FENCING, RepairStatus.REBOOTING, RepairStatus.REPLACING, RepairStatus.HEALTHY}
     ),
-    RepairStatus.FENCING: frozenset(
-        {RepairStatus.REPLACING, RepairStatus.REBOOTING, RepairStatus.CHECKING, RepairStatus.HELD}
-    ),
-    RepairStatus.REBOOTING: frozenset(
-        {RepairStatus.CHECKING, RepairStatus.REPLACING, RepairStatus.HELD, RepairStatus.FENCING}
-    ),
+    RepairStatus.FENCING: frozenset({RepairStatus.REPLACING, RepairStatus.REBOOTING, RepairStatus.CHECKING}),
+    RepairStatus.REBOOTING: frozenset({RepairStatus.CHECKING, RepairStatus.REPLACING}),
     RepairStatus.REPLACING: frozenset({RepairStatus.CHECKING, RepairStatus.REPLACING, RepairStatus.HELD}),
     RepairStatus.CHECKING: frozenset(
         {RepairStatus.HEALTHY, RepairStatus.DRAINING, RepairStatus.FENCING, RepairStatus.REPLACING, RepairStatus.HELD}

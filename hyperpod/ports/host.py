@@ -46,13 +46,17 @@ class Mount:
 
 @dataclass(frozen=True)
 class Process:
-    """One process; ``title`` is its command line with blanks between the words."""
+    """One process; ``title`` is its command line with blanks between the words.
+
+    ``started_at`` is in seconds on this machine's boot clock (CLOCK_BOOTTIME).
+    """
 
     pid: int
     parent: int
     uid: int
     name: str
     title: str = ""
+    started_at: float = 0.0
 
 
 class Contact(StrEnum):

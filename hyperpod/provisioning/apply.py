@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from hyperpod.adapters.local.home import read_json, write_json
@@ -28,6 +28,7 @@ Progress = Callable[[str, float], None]
 
 READY_TIMEOUT_S = 600.0
 _APPLY_CONF = "/opt/hyperpod/lifecycle_scripts/apply_slurm_conf.sh"
+_REFRESH = "/opt/hyperpod/lifecycle_scripts/steps/60_hyperpod.sh"
 _SCALE_DOWN_REASON = "hyperpod: removed by scale-down"
 _SEPARATOR = "\x1f"
 # One more machine for one whose script failed (it has had its own tries by then); then a person has to look.
@@ -173,13 +174,14 @@ def create_cluster(
         launches = {
             launch.node: launch for launch in node_launches(spec, addresses, keep=plan.keep, image_reference=image)
         }
-        provider.configure(list(launches.values()))
+        changed = provider.configure(list(launches.values()))
         start_service(provider, spec.cluster_name)
         for gone in plan.remove:
             progress(f"removing {gone.name}", 0.5)
             provider.terminate(gone.instance_id)
             provider.forget_node(spec.cluster_name, gone.name)
         _take_over_slurm_conf(provider, spec)
+        _refresh_daemons(provider, spec, changed)
         progress(f"starting {len(plan.create) + len(plan.start)} machines", 0.5)
         missing = [*(node.name for node in plan.create), *(node.name for node in plan.start)]
         for failed in () if keep_failed else plan.retry:
@@ -372,3 +374,14 @@ def _take_over_slurm_conf(provider: LocalProvider, spec: ClusterSpec) -> None:
             f"the new slurm.conf was refused: {error.stderr_tail.strip()}",
             hint="the running one stays in force; correct Hyperpod.Slurm.Parameters",
         ) from error
+
+
+def _refresh_daemons(provider: LocalProvider, spec: ClusterSpec, changed: Collection[str]) -> None:
+    """Have the daemons of nodes that run use the configuration that was just written for them."""
+    for instance in provider.observe(spec.cluster_name):
+        if instance.node in changed and instance.status is InstanceStatus.RUNNING:
+            try:
+                provider.connect(instance.id).run([_REFRESH], timeout_s=30)
+            except (CommandError, ProviderError) as error:
+                # It reads the file at its next boot; a node that does not answer is the controller's business.
+                logger.warning("node not refreshed node=%s error=%s", instance.node, error.message)

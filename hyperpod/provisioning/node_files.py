@@ -132,6 +132,7 @@ def _agent_config(
         "role": node.role.value,
         # Filled in on the machine itself.
         "instance_id": "",
+        "address": addresses[node.name],
         "head_node": layout.head_name,
         "head_address": layout.head_address,
         "controller_port": CONTROLLER_PORT,

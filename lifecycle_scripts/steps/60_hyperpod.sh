@@ -1,14 +1,26 @@
 #!/bin/bash
 # Configuration of our own daemons; the machine's identity is added here, the rest comes with the slot.
+# Run again on a running node it takes over what has changed.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib/common.sh
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
+if [[ $HP_ROLE == head ]]; then install -d -m 0700 /var/lib/hyperpod; fi
 for name in agent controller; do
+	target=/etc/hyperpod/$name.json
 	if [[ ! -f $HP_NODE_DIR/$name.json ]]; then continue; fi
 	jq --arg id "$HP_INSTANCE_ID" 'if has("node") then .instance_id = $id else . end' \
 		"$HP_NODE_DIR/$name.json" >"/etc/hyperpod/.$name.json"
+	if cmp -s "/etc/hyperpod/.$name.json" "$target"; then
+		rm -f "/etc/hyperpod/.$name.json"
+		continue
+	fi
+	# The controller reads the list of nodes anew by itself; everything else is read at its start.
+	restart=yes
+	if [[ $name == controller && -f $target ]]; then
+		if cmp -s <(jq -S 'del(.nodes, .policies.groups)' "$target") <(jq -S 'del(.nodes, .policies.groups)' "/etc/hyperpod/.$name.json"); then restart=no; fi
+	fi
 	chmod 0644 "/etc/hyperpod/.$name.json"
-	mv -f "/etc/hyperpod/.$name.json" "/etc/hyperpod/$name.json"
+	mv -f "/etc/hyperpod/.$name.json" "$target"
+	if [[ $restart == yes ]]; then systemctl try-restart --no-block "hyperpod-$name.service"; fi
 done
-if [[ $HP_ROLE == head ]]; then install -d -m 0700 /var/lib/hyperpod; fi

@@ -15,7 +15,7 @@ from hyperpod.adapters.local import service
 from hyperpod.adapters.local.client import ProviderClient
 from hyperpod.adapters.local.provider import LocalProvider
 from hyperpod.adapters.local.service import ensure_service, is_served, reply_to, serve, stop_service
-from hyperpod.errors import InvalidState, UsageError
+from hyperpod.errors import InvalidState, NotFound
 from tests.adapters.test_local_provider import make_provider, ready
 from tests.fakes.podman import FakePodman
 from tests.fakes.process import FakeProcesses
@@ -71,8 +71,8 @@ def test_refuses_machines_of_another_cluster(provider: LocalProvider) -> None:
     reply = ask(provider, op="power_off", instance_id=foreign["worker-1"])
     swapped = ask(provider, op="replace", node="worker-1", instance_id=foreign["worker-1"], token="t")
 
-    assert (reply["ok"], reply["error"]) == (False, "UsageError")
-    assert (swapped["ok"], swapped["error"]) == (False, "UsageError")
+    assert (reply["ok"], reply["error"]) == (False, "NotFound")
+    assert (swapped["ok"], swapped["error"]) == (False, "NotFound")
 
 
 @pytest.mark.parametrize("line", [b"garbage\n", b"[]\n", b"{}\n", b'{"op": "format"}\n', b'{"op": "replace"}\n'])
@@ -124,13 +124,11 @@ def test_the_head_nodes_client_gets_answers_over_the_socket(provider: LocalProvi
 
 
 def test_the_clients_errors_are_the_providers(provider: LocalProvider, running: None) -> None:
-
-    with pytest.raises(UsageError, match="no instance"):
+    with pytest.raises(NotFound, match="no instance"):
         ProviderClient(str(provider.cluster("demo").socket)).power_off("i-0")
 
 
 def test_a_second_service_is_refused(provider: LocalProvider, running: None) -> None:
-
     with pytest.raises(InvalidState, match="another process"):
         serve(provider, "demo")
 
@@ -146,7 +144,6 @@ def test_only_root_is_answered(provider: LocalProvider, running: None, monkeypat
 
 
 def test_the_socket_is_closed_to_others(provider: LocalProvider, running: None) -> None:
-
     assert provider.cluster("demo").socket.stat().st_mode & 0o077 == 0
 
 

@@ -51,8 +51,7 @@ def fakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
         return Result(code, captured.out, captured.err)
 
     made = Fakes(place, machines, controller, terminal, run)
-    yield made
-    machines.stop_serving()
+    return made
 
 
 @pytest.fixture

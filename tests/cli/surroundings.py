@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,7 +106,6 @@ class FakeMachines:
         self.done: list[tuple[str, ...]] = []
         self.ask_output: Completed | None = None
         self.error: Exception | None = None
-        self._held: list[Any] = []
 
     # --- for tests
 
@@ -115,19 +113,6 @@ class FakeMachines:
         self.prepare(cluster, nodes)
         for node in nodes:
             self.instances[cluster, node] = instance(node, len(self.instances) + 1, status=status)
-
-    def serve(self, cluster: str) -> None:
-        """Make it look as if the cluster's service runs."""
-        home = self.cluster(cluster)
-        home.create()
-        file = home.pid_file.open("a")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        self._held.append(file)
-
-    def stop_serving(self) -> None:
-        for file in self._held:
-            file.close()
-        self._held.clear()
 
     # --- the provider
 
@@ -160,8 +145,9 @@ class FakeMachines:
         progress("node image ready", 1.0)
         return "image"
 
-    def configure(self, specs: Sequence[NodeLaunch]) -> None:
+    def configure(self, specs: Sequence[NodeLaunch]) -> set[str]:
         self.done.append(("configure", *(spec.node for spec in specs)))
+        return {spec.node for spec in specs}
 
     def launch(self, specs: Sequence[NodeLaunch]) -> list[Instance]:
         if self.error:

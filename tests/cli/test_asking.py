@@ -10,7 +10,7 @@ from surroundings import Fakes, Turn, on_node
 
 from hyperpod.errors import AccessDenied, ConnectionLost, InvalidState, NotFound
 from hyperpod.ports.process import Completed
-from hyperpod.ports.provider import InstanceStatus
+from hyperpod.ports.provider import Birth, BirthStatus, InstanceStatus
 
 
 @pytest.fixture
@@ -80,10 +80,11 @@ def test_job_show_tells_attempts_evidence_and_what_was_lost(demo: Fakes) -> None
     result = demo.run("job", "show", "42")
     assert result.code == 0
     assert "job          42 train of ubuntu" in result.out
+    assert "lost time    7.0 s until it ran again" in result.out
     assert "step 900 -> 400" in result.out
     assert "NodeDead" in result.out
     assert "attempt 1: NodeDead: worker-2 was silent for 3 s" in result.out
-    assert "decided 0.5 s later, training again 7.0 s after it was seen, lost 5.0 s" in result.out
+    assert "decided 0.5 s later, training again 7.0 s after it was seen" in result.out
     assert "went on from /fsx/ckpt/step_400" in result.out
     assert "avoids       worker-2 (i-0000000000000000b)" in result.out
 
@@ -353,3 +354,35 @@ def test_ssh_to_a_stopped_machine_is_refused(demo: Fakes) -> None:
     demo.machines.add("demo", "worker-1", status=InstanceStatus.STOPPED)
     assert demo.run("ssh", "worker-1").code == 4
     assert demo.terminal == []
+
+
+def test_why_without_a_controller_shows_the_record_of_the_lifecycle_scripts(demo: Fakes) -> None:
+    demo.controller.answers["why"] = ConnectionLost("x")
+    broken = demo.machines.instances["demo", "worker-2"]
+    demo.machines.births[broken.id] = Birth(
+        broken.id, BirthStatus.FAILED, script="setup.sh", exit_code=9, tail=("no such package",), log_path="/log"
+    )
+    result = demo.run("why", "worker-2")
+    assert result.code == 75
+    assert "lifecycle scripts of worker-2 (i-00000000000000003): failed: setup.sh ended with status 9" in result.out
+    assert "    no such package" in result.out
+    assert "its controller does not answer" in result.err
+
+
+def test_why_adds_births_that_did_not_end_well(demo: Fakes) -> None:
+    broken = demo.machines.instances["demo", "worker-2"]
+    demo.machines.births[broken.id] = Birth(broken.id, BirthStatus.RUNNING, message="50_slurm")
+    demo.controller.answers["why"] = {"node": node("worker-2", "not ready"), "lines": [], "next": "x"}
+    assert demo.run("why", "worker-2", "-o", "json").json["births"][0]["status"] == "running"
+    assert demo.run("why", "worker-1", "-o", "json").json["births"] == []
+
+
+def test_watching_in_json_is_one_line_for_each_look(demo: Fakes) -> None:
+    demo.controller.answers["status"] = status()
+    result = demo.run("status", "--watch", "--interval", "60", "-o", "json")
+    assert [line[:1] for line in result.out.splitlines()] == ["{", "{"]
+
+
+def test_no_events_is_said_on_stderr(demo: Fakes) -> None:
+    assert demo.run("events").err == "no events\n"
+    assert demo.run("events", "-o", "json").json == []

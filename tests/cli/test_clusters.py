@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,34 +16,27 @@ from hyperpod.ports.provider import Birth, BirthStatus, InstanceStatus
 ALL = ["head-1", "worker-1", "worker-2", "worker-3"]
 
 
-@pytest.fixture
-def served(fakes: Fakes) -> Fakes:
-    """A machine where the service of the cluster demo seems to run already."""
-    fakes.machines.serve("demo")
-    return fakes
-
-
 def created(fakes: Fakes, spec: Path) -> None:
     assert fakes.run("create-cluster", str(spec)).code == 0
     fakes.machines.done.clear()
 
 
-def test_create_makes_all_nodes_and_says_where_the_time_went(served: Fakes, spec: Path) -> None:
-    result = served.run("create-cluster", str(spec))
+def test_create_makes_all_nodes_and_says_where_the_time_went(fakes: Fakes, spec: Path) -> None:
+    result = fakes.run("create-cluster", str(spec))
     assert result.code == 0
     assert [line.split()[0] for line in result.out.splitlines()] == ["NODE", *ALL]
-    assert [d for d in served.machines.done if d[0] == "launch"] == [("launch", name) for name in ALL]
+    assert [d for d in fakes.machines.done if d[0] == "launch"] == [("launch", name) for name in ALL]
     assert "ready after" in result.err
     assert "boot" in result.err
     assert "slurm 0.9 s, munge 0.1 s" in result.err
     assert "worker-2 (i-00000000000000003): set up" in result.err
 
 
-def test_creating_again_changes_nothing(served: Fakes, spec: Path) -> None:
-    created(served, spec)
-    result = served.run("create-cluster", "-f", str(spec))
+def test_creating_again_changes_nothing(fakes: Fakes, spec: Path) -> None:
+    created(fakes, spec)
+    result = fakes.run("create-cluster", "-f", str(spec))
     assert result.code == 0
-    assert [d for d in served.machines.done if d[0] != "configure"] == []
+    assert [d for d in fakes.machines.done if d[0] != "configure"] == []
     assert "cluster demo is as the specification says" in result.err
 
 
@@ -56,38 +50,38 @@ def test_a_dry_run_shows_the_plan_and_makes_nothing(fakes: Fakes, spec: Path) ->
     assert [entry["node"] for entry in plan["create"]] == ALL
 
 
-def test_a_changed_specification_is_shown_and_needs_consent(served: Fakes, spec: Path) -> None:
-    created(served, spec)
+def test_a_changed_specification_is_shown_and_needs_consent(fakes: Fakes, spec: Path) -> None:
+    created(fakes, spec)
     spec.write_text(spec.read_text().replace("InstanceCount: 3", "InstanceCount: 4"))
-    result = served.run("create-cluster", str(spec))
+    result = fakes.run("create-cluster", str(spec))
     assert result.code == 2
     assert "~ instance_groups.worker.count: 3 -> 4" in result.err
     assert "+ create worker-4 (worker, spare)" in result.err
     assert "hint: --yes makes these changes" in result.err
-    assert served.machines.done == []
-    assert "~ instance_groups.worker.count: 3 -> 4" in served.run("create-cluster", str(spec), "--dry-run").out
-    assert served.run("create-cluster", str(spec), "--yes").code == 0
-    assert ("launch", "worker-4") in served.machines.done
+    assert fakes.machines.done == []
+    assert "~ instance_groups.worker.count: 3 -> 4" in fakes.run("create-cluster", str(spec), "--dry-run").out
+    assert fakes.run("create-cluster", str(spec), "--yes").code == 0
+    assert ("launch", "worker-4") in fakes.machines.done
 
 
-def test_growing_and_shrinking_one_group(served: Fakes, spec: Path) -> None:
-    created(served, spec)
-    assert served.run("update-cluster", "--group", "worker", "--count", "5").code == 0
-    assert ("launch", "worker-5") in served.machines.done
-    served.machines.done.clear()
-    assert served.run("update-cluster", "--group", "worker", "--count", "2").code == 0
-    assert [d[1] for d in served.machines.done if d[0] == "forget"] == ["worker-5", "worker-4", "worker-3"]
+def test_growing_and_shrinking_one_group(fakes: Fakes, spec: Path) -> None:
+    created(fakes, spec)
+    assert fakes.run("update-cluster", "--group", "worker", "--count", "5").code == 0
+    assert ("launch", "worker-5") in fakes.machines.done
+    fakes.machines.done.clear()
+    assert fakes.run("update-cluster", "--group", "worker", "--count", "2").code == 0
+    assert [d[1] for d in fakes.machines.done if d[0] == "forget"] == ["worker-5", "worker-4", "worker-3"]
 
 
-def test_shrinking_refuses_a_busy_node_unless_forced(served: Fakes, spec: Path) -> None:
-    created(served, spec)
-    served.machines.busy = {"worker-3"}
-    result = served.run("update-cluster", "--group", "worker", "--count", "2")
+def test_shrinking_refuses_a_busy_node_unless_forced(fakes: Fakes, spec: Path) -> None:
+    created(fakes, spec)
+    fakes.machines.busy = {"worker-3"}
+    result = fakes.run("update-cluster", "--group", "worker", "--count", "2")
     assert result.code == 4
     assert "not done: worker-3: a job runs on it; drain it first, or use --force" in result.err
-    assert not any(d[0] == "terminate" for d in served.machines.done)
-    assert served.run("update-cluster", "--group", "worker", "--count", "2", "--force").code == 0
-    assert any(d[0] == "terminate" for d in served.machines.done)
+    assert not any(d[0] == "terminate" for d in fakes.machines.done)
+    assert fakes.run("update-cluster", "--group", "worker", "--count", "2", "--force").code == 0
+    assert any(d[0] == "terminate" for d in fakes.machines.done)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +95,12 @@ def test_shrinking_refuses_a_busy_node_unless_forced(served: Fakes, spec: Path) 
         (["--group", "worker", "--count", "0"], "worker"),
     ],
 )
-def test_update_complains_about_arguments(served: Fakes, spec: Path, argv: list[str], complaint: str) -> None:
-    created(served, spec)
-    result = served.run("update-cluster", *argv)
+def test_update_complains_about_arguments(fakes: Fakes, spec: Path, argv: list[str], complaint: str) -> None:
+    created(fakes, spec)
+    result = fakes.run("update-cluster", *argv)
     assert result.code == 2
     assert complaint in result.err
-    assert served.machines.done == []
+    assert fakes.machines.done == []
 
 
 def test_updating_an_unknown_cluster_is_not_found(fakes: Fakes, spec: Path) -> None:
@@ -149,14 +143,14 @@ def test_other_providers_are_refused_with_what_can_be_done(fakes: Fakes, spec: P
     assert "--set Hyperpod.Provider=local" in result.err
 
 
-def test_a_failed_script_shows_its_last_lines_and_what_to_do(served: Fakes, spec: Path) -> None:
+def test_a_failed_script_shows_its_last_lines_and_what_to_do(fakes: Fakes, spec: Path) -> None:
     log = spec.parent / "provisioning.log"
     failed = Birth(
         "i-00000000000000002", BirthStatus.FAILED, script="setup.sh", exit_code=9, attempt=3,
         tail=("installing", "no such package: foo"), log_path=str(log),
     )  # fmt: skip
-    served.machines.births[failed.instance_id] = failed
-    result = served.run("create-cluster", str(spec), "--keep-failed")
+    fakes.machines.births[failed.instance_id] = failed
+    result = fakes.run("create-cluster", str(spec), "--keep-failed")
     assert result.code == 1
     assert "error: worker-1 (i-00000000000000002): setup.sh ended with status 9 after 3 tries" in result.err
     assert "    no such package: foo" in result.err
@@ -164,18 +158,18 @@ def test_a_failed_script_shows_its_last_lines_and_what_to_do(served: Fakes, spec
     assert "hyperpod ssh worker-1 --cluster demo" in result.err
 
 
-def test_a_failed_machine_is_tried_once_more_elsewhere(served: Fakes, spec: Path) -> None:
+def test_a_failed_machine_is_tried_once_more_elsewhere(fakes: Fakes, spec: Path) -> None:
     failed = Birth("i-00000000000000002", BirthStatus.FAILED, script="setup.sh", exit_code=9)
-    served.machines.births[failed.instance_id] = failed
-    assert served.run("create-cluster", str(spec)).code == 0
-    assert ("replace", "worker-1", failed.instance_id) in served.machines.done
+    fakes.machines.births[failed.instance_id] = failed
+    assert fakes.run("create-cluster", str(spec)).code == 0
+    assert ("replace", "worker-1", failed.instance_id) in fakes.machines.done
 
 
-def test_the_scripts_output_is_followed(served: Fakes, spec: Path) -> None:
+def test_the_scripts_output_is_followed(fakes: Fakes, spec: Path) -> None:
     log = spec.parent / "provisioning.log"
     log.write_text("step one\nstep two\nhalf a li")
-    served.machines.births["i-00000000000000001"] = Birth("i-00000000000000001", BirthStatus.OK, log_path=str(log))
-    result = served.run("create-cluster", str(spec), "--follow")
+    fakes.machines.births["i-00000000000000001"] = Birth("i-00000000000000001", BirthStatus.OK, log_path=str(log))
+    result = fakes.run("create-cluster", str(spec), "--follow")
     assert "[head-1] step one\n[head-1] step two\n" in result.err
     assert "half a li" not in result.err
     assert result.err.count("step one") == 1
@@ -189,16 +183,16 @@ def test_the_scripts_output_is_followed(served: Fakes, spec: Path) -> None:
     ],
 )
 def test_an_error_of_the_provider_is_one_line_and_a_hint(
-    served: Fakes, spec: Path, error: ProviderError, code: int
+    fakes: Fakes, spec: Path, error: ProviderError, code: int
 ) -> None:
-    served.machines.error = error
-    result = served.run("create-cluster", str(spec))
+    fakes.machines.error = error
+    result = fakes.run("create-cluster", str(spec))
     assert result.code == code
     assert result.err.splitlines()[-2:] == [f"error: {error.message}", f"hint: {error.hint}"]
 
 
-def test_a_result_in_json_has_nodes_plan_and_times(served: Fakes, spec: Path) -> None:
-    answer = served.run("create-cluster", str(spec), "--output", "json").json
+def test_a_result_in_json_has_nodes_plan_and_times(fakes: Fakes, spec: Path) -> None:
+    answer = fakes.run("create-cluster", str(spec), "--output", "json").json
     assert [entry["node"] for entry in answer["nodes"]] == ALL
     assert set(answer["seconds"]) == {"prepare", "image", "start", "boot"}
     assert answer["failures"] == []
@@ -207,44 +201,44 @@ def test_a_result_in_json_has_nodes_plan_and_times(served: Fakes, spec: Path) ->
 # --- list and describe ------------------------------------------------------------------------------------------
 
 
-def test_list_shows_each_cluster_with_its_state(served: Fakes, spec: Path) -> None:
-    created(served, spec)
-    served.machines.prepare("half", ["head-1"])
-    served.machines.prepare("bad", ["head-1"])
-    served.machines.cluster("bad").spec.write_text("{not json")
-    rows = {row["cluster"]: row for row in served.run("list-clusters", "-o", "json").json}
+def test_list_shows_each_cluster_with_its_state(fakes: Fakes, spec: Path) -> None:
+    created(fakes, spec)
+    fakes.machines.prepare("half", ["head-1"])
+    fakes.machines.prepare("bad", ["head-1"])
+    fakes.machines.cluster("bad").spec.write_text("{not json")
+    rows = {row["cluster"]: row for row in fakes.run("list-clusters", "-o", "json").json}
     assert rows["demo"]["status"] == "in service"
     assert rows["demo"]["nodes"] == "4 of 4 up"
     assert rows["half"]["status"].startswith("half-made")
     assert rows["bad"]["status"].startswith("damaged: ")
-    assert served.run("list-clusters").out.splitlines()[0].split() == [
+    assert fakes.run("list-clusters").out.splitlines()[0].split() == [
         "CLUSTER", "PROVIDER", "HEAD", "NODES", "STATUS",
     ]  # fmt: skip
 
 
-def test_describe_shows_groups_machines_and_the_controller(served: Fakes, spec: Path) -> None:
-    created(served, spec)
-    served.controller.answers["nodes"] = [node("worker-1", "in use", jobs=[42])]
-    result = served.run("describe-cluster", "demo")
+def test_describe_shows_groups_machines_and_the_controller(fakes: Fakes, spec: Path) -> None:
+    created(fakes, spec)
+    fakes.controller.answers["nodes"] = [node("worker-1", "in use", jobs=[42])]
+    result = fakes.run("describe-cluster", "demo")
     assert result.code == 0
     assert "controller      answers" in result.out
     assert any(line.split()[:5] == ["worker", "worker", "local.node", "3", "3"] for line in result.out.splitlines())
-    served.controller.answers["nodes"] = ConnectionLost("x")
-    assert "its controller does not answer" in served.run("describe-cluster").out
+    fakes.controller.answers["nodes"] = ConnectionLost("x")
+    assert "its controller does not answer" in fakes.run("describe-cluster").out
 
 
-def test_describe_shows_the_last_lines_of_a_failed_birth(served: Fakes, spec: Path) -> None:
-    created(served, spec)
+def test_describe_shows_the_last_lines_of_a_failed_birth(fakes: Fakes, spec: Path) -> None:
+    created(fakes, spec)
     key = ("demo", "worker-2")
-    broken = replace(served.machines.instances[key], status=InstanceStatus.FAILED)
-    served.machines.instances[key] = broken
-    served.machines.births[broken.id] = Birth(
+    broken = replace(fakes.machines.instances[key], status=InstanceStatus.FAILED)
+    fakes.machines.instances[key] = broken
+    fakes.machines.births[broken.id] = Birth(
         broken.id, BirthStatus.FAILED, script="x.sh", exit_code=1, tail=("oops",), log_path="/log"
     )
-    result = served.run("describe-cluster", "-o", "json").json
+    result = fakes.run("describe-cluster", "-o", "json").json
     assert result["status"].startswith("degraded")
     assert result["births"][0]["tail"] == ["oops"]
-    text = served.run("describe-cluster").out
+    text = fakes.run("describe-cluster").out
     assert "lifecycle scripts of worker-2" in text
     assert "    oops\n  whole log: /log" in text
 
@@ -291,3 +285,34 @@ def test_a_half_made_cluster_is_deleted(fakes: Fakes) -> None:
 
 def test_two_names_for_one_deletion_are_refused(fakes: Fakes) -> None:
     assert fakes.run("delete-cluster", "demo", "--cluster", "other", "--yes").code == 2
+
+
+def test_a_person_is_asked_and_may_refuse(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes.machines.add("demo", "head-1")
+    fakes.place.is_interactive = lambda: True
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    result = fakes.run("delete-cluster")
+    assert result.code == 4
+    assert "cannot delete cluster demo: it is as it was: not confirmed" in result.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert fakes.run("delete-cluster").code == 0
+    assert fakes.machines.done == [("delete", "demo", "all")]
+
+
+def test_changing_one_group_of_a_half_made_cluster_is_refused(fakes: Fakes) -> None:
+    fakes.machines.prepare("demo", ["head-1"])
+    assert fakes.run("update-cluster", "--group", "worker", "--count", "2").code == 4
+
+
+def test_the_clusters_of_a_machine_complete_in_the_shell(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes.machines.add("demo", "head-1")
+    monkeypatch.setenv("_HYPERPOD_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "hyperpod delete-cluster ")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    monkeypatch.setenv("HYPERPOD_HOME", str(fakes.machines.home))
+    with pytest.raises(SystemExit):
+        fakes.run()
+
+
+def test_the_service_is_wired_to_its_hidden_command(fakes: Fakes) -> None:
+    assert fakes.run("provider-serve", "demo").code == 3

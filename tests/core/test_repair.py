@@ -217,7 +217,10 @@ def test_what_people_ask_for_never_opens_the_breaker() -> None:
 
 def test_nothing_more_is_taken_out_when_too_many_are_out_already() -> None:
     ill = node(1, findings=(fatal(),))
-    out = [node(i, availability=Availability.DOWN, reason="Not responding", reason_by="slurm", is_ready=False) for i in (2, 3)]
+    out = [
+        node(i, availability=Availability.DOWN, reason="Not responding", reason_by="slurm", is_ready=False)
+        for i in (2, 3)
+    ]
     plan = decide_repair(snapshot(*nodes(4, ill, *out)), POLICY)
     assert plan.actions == ()
     assert codes(plan) == ["Refused"]
@@ -291,7 +294,9 @@ def test_a_drain_of_ours_without_a_repair_is_checked_when_the_node_works() -> No
     assert of(plan, do.SaveRepair)[0].repair.status is RepairStatus.CHECKING
 
 
-@pytest.mark.parametrize(("is_ready", "heard", "comes_back"), [(True, 0.5, True), (False, 0.5, False), (True, 2.9, True)])
+@pytest.mark.parametrize(
+    ("is_ready", "heard", "comes_back"), [(True, 0.5, True), (False, 0.5, False), (True, 2.9, True)]
+)
 def test_a_node_that_slurm_marked_down_comes_back_when_it_works(is_ready: bool, heard: float, comes_back: bool) -> None:
     down = node(
         2,
@@ -317,4 +322,4 @@ def test_nodes_are_taken_by_name() -> None:
     ill = [node(i, findings=(fatal(),)) for i in (3, 1, 2)]
     plan = decide_repair(snapshot(*ill, *[node(i) for i in range(4, 12)]), POLICY)
     assert [a.node for a in of(plan, do.DrainNode)] == ["worker-1", "worker-2", "worker-3"]
-    assert NOW == snapshot().now
+    assert snapshot().now == NOW

@@ -76,7 +76,9 @@ def test_a_drain_lifted_by_somebody_else_is_set_again_while_a_finding_is_open() 
 
 
 def test_a_node_that_dies_while_draining_is_fenced() -> None:
-    died = in_repair(1, S.DRAINING, {"heartbeat_at": ago(10), "jobs": (7,), "is_reachable": False, "reachable_at": ago(1)})
+    died = in_repair(
+        1, S.DRAINING, {"heartbeat_at": ago(10), "jobs": (7,), "is_reachable": False, "reachable_at": ago(1)}
+    )
     plan = decide(died)
     assert names(plan) == ["SaveRepair", "FenceInstance", "MarkDown"]
     assert saved(plan).status is S.FENCING

@@ -277,12 +277,16 @@ def test_under_srun_auto_resume_the_job_is_requeued_before_its_script_sees_the_f
     assert kinds(asks) == ["ScanCheckpoints"]
     decision = decide(asks.record, job(), replace(told, scanned_attempt=1, scan_step=5))
     assert kinds(decision) == ["RequeueJob"]
-    closed = decide(decision.record, job(status=J.PENDING, restart_count=1), exits(exit_of(1), exit_of(code=None, signal=9)))
+    closed = decide(
+        decision.record, job(status=J.PENDING, restart_count=1), exits(exit_of(1), exit_of(code=None, signal=9))
+    )
     assert (ended(closed).cause, ended(closed).last_step) == (ExitCause.APPLICATION, 5)
 
 
 @pytest.mark.parametrize(("step", "is_requeued"), [(-1, False), (5, True)])
-def test_under_srun_auto_resume_the_same_failure_without_progress_is_left_to_the_script(step: int, is_requeued: bool) -> None:
+def test_under_srun_auto_resume_the_same_failure_without_progress_is_left_to_the_script(
+    step: int, is_requeued: bool
+) -> None:
     kept = record(failed(1), attempt(2, **SEEN), **STEP)
     told = exits(exit_of(1, code=1, restart_count=1), scanned_attempt=2, scan_step=step)
     assert bool(decide(kept, job(restart_count=1), told).actions) is is_requeued

@@ -149,7 +149,13 @@ def failed(number: int = 1, **fields: Any) -> Attempt:
 
 def record(*attempts: Attempt, job_id: int = 7, **fields: Any) -> JobRecord:
     """An armed job."""
-    values: dict[str, Any] = {"user": "ann", "uid": 1000, "name": "train", "armed_by": "job", "checkpoint_dir": "/fsx/c"}
+    values: dict[str, Any] = {
+        "user": "ann",
+        "uid": 1000,
+        "name": "train",
+        "armed_by": "job",
+        "checkpoint_dir": "/fsx/c",
+    }
     return JobRecord(job_id, attempts=attempts, **{**values, **fields})
 
 
@@ -178,7 +184,14 @@ def codes(plan: Plan) -> list[str]:
 
 # --- strategies -------------------------------------------------------------------------------------------------
 
-PERSONS_REASONS = ("maintenance until Monday", "bad fan", "Action:Replace", "Action:Reboot", "action:replace", "Replace ")
+PERSONS_REASONS = (
+    "maintenance until Monday",
+    "bad fan",
+    "Action:Replace",
+    "Action:Reboot",
+    "action:replace",
+    "Replace ",
+)
 SLURMS_REASONS = ("Not responding", "Kill task failed", "Prolog error", "Node unexpectedly rebooted")
 
 findings = st.builds(

@@ -67,9 +67,19 @@ class Watched:
 
 
 SLURM_EFFECTS = (
-    "set_down drain undrain update_address set_partition_nodes allow_requeue requeue start_now set_excluded "
-    "set_top_priority release kill_step"
-).split()
+    "set_down",
+    "drain",
+    "undrain",
+    "update_address",
+    "set_partition_nodes",
+    "allow_requeue",
+    "requeue",
+    "start_now",
+    "set_excluded",
+    "set_top_priority",
+    "release",
+    "kill_step",
+)
 MACHINE_EFFECTS = ("power_off", "reboot", "replace")
 STORE_EFFECTS = ("intend", "finish", "put_job", "put_repair", "drop_repair", "add_event", "set_value")
 
@@ -196,9 +206,11 @@ class Cluster:
 
     def submit(self, nodes: int = 2, environment: Mapping[str, str] | None = None, **fields: Any) -> int:
         """Submit a job (armed unless an environment is given) and wait until it runs."""
-        job_id = self.slurm.submit(environment=ARMED if environment is None else environment, node_count=nodes, **fields)
+        job_id = self.slurm.submit(
+            environment=ARMED if environment is None else environment, node_count=nodes, **fields
+        )
         self.run(2)
-        self.report(words.TASK_START, job_id=job_id, restart_count=0)
+        self.report(words.TASK_START, job_id=job_id, restart_count=0, step_id=0)
         self.run(0.25)
         return job_id
 

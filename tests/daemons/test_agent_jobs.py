@@ -105,3 +105,16 @@ def test_a_later_attempt_says_that_the_cause_is_not_known() -> None:
 
 def test_the_peer_lost_file_lies_in_the_jobs_folder() -> None:
     assert peer_lost_path("/run/hyperpod/jobs", 7) == "/run/hyperpod/jobs/7/peer_lost"
+
+
+def test_leftovers_are_the_old_attempts_processes_and_its_slurmstepd_but_not_the_next_attempts() -> None:
+    processes = [
+        Process(60, 1, 0, "slurmstepd", "slurmstepd: [9.0]", started_at=100.0),
+        Process(61, 60, 1000, "python", started_at=100.5),
+        Process(70, 1, 0, "slurmstepd", "slurmstepd: [9.batch]", started_at=220.0),
+        Process(71, 70, 1000, "bash", started_at=220.1),
+        Process(80, 1, 1000, "left-the-tree", started_at=110.0),
+        Process(81, 1, 1000, "new-and-apart", started_at=221.0),
+    ]
+    found = processes_of_jobs(processes, [9], lambda pid: {"SLURM_JOB_ID": "9"} if pid >= 80 else {}, 200.0)
+    assert found == (60, 61, 80)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hyperpod.agent.link import Connected, Lost, Received
 from hyperpod.agent.mind import ENV_DEADLINE_S, Mind
@@ -290,7 +292,6 @@ def test_a_report_that_the_controller_will_never_take_does_not_block_others(stag
         {**EXIT, "time": None},
         {"type": "env", "job_id": []},
         {"type": "format-disk"},
-        {"type": "clear"},
         {"type": ["env"]},
     ],
 )
@@ -482,6 +483,15 @@ def test_a_person_may_clear_a_finding(stage: Stage) -> None:
     stage.ask(1, {"type": "clear", "code": "Xid79", "device": "0000:9b:00", "reason": "reseated"})
     assert stage.actions.replies == [(1, ("cleared",))]
     assert stage.beats()[0].findings == ()
+    stage.ask(2, {"type": "clear", "code": "Xid79", "device": "0000:9b:00"})
+    assert stage.actions.replies[-1] == (2, ("not open",))
+
+
+def test_a_finding_may_be_cleared_through_the_controller(stage: Stage) -> None:
+    stage.connect()
+    stage.kernel(XID79.format(n=1, us=5_000_000))
+    stage.tell(type="clear", id="c1", code="Xid79", device="0000:9b:00", reason="reseated")
+    assert stage.actions.take_sent("reply") == [{"type": "reply", "id": "c1", "ok": True, "cleared": True}]
 
 
 def test_health_says_what_is_open_and_what_each_check_found(stage: Stage) -> None:
@@ -620,3 +630,28 @@ def test_a_damaged_state_is_an_error_that_changes_nothing(stage: Stage, state: d
     with pytest.raises((KeyError, ValueError, TypeError)):
         stage.mind.restore(state)
     assert stage.mind.jobs_known() == {}
+
+
+WORDS = ("ack", "reply", "quick_check", "kill_job", "peer_lost", "clear", "env", "task_exit", "task_start", "goodbye")
+VALUES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+)
+MESSAGES = st.dictionaries(
+    st.sampled_from(
+        ["id", "sequence", "time", "ok", "env", "job_id", "uid", "restart_count", "code", "checkpoint_dir"]
+    ),
+    VALUES | st.dictionaries(st.text(max_size=3), VALUES, max_size=2),
+)
+
+
+@given(st.sampled_from(WORDS), MESSAGES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_message_and_no_request_can_break_the_mind(
+    tmp_path_factory: pytest.TempPathFactory, word: str, message: dict[str, Any]
+) -> None:
+    stage = Stage(tmp_path_factory.mktemp("agent"), make_settings())
+    stage.connect()
+    stage.tell(**{**message, "type": word})
+    stage.ask(1, {**message, "type": word})
+    stage.tick(2.0)
+    assert len(stage.actions.replies) == 1

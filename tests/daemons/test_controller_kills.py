@@ -75,7 +75,9 @@ def end_state(lab: Cluster, job: int) -> dict[str, object]:
     }
 
 
-def play(story: Story, at: int | None, *, is_after: bool, lab: Cluster | None = None) -> tuple[Cluster, dict[str, object]]:
+def play(
+    story: Story, at: int | None, *, is_after: bool, lab: Cluster | None = None
+) -> tuple[Cluster, dict[str, object]]:
     lab = lab or Cluster()
     if at is not None:
         lab.assassin.order(lab.assassin.count + at, is_after=is_after)

@@ -43,7 +43,7 @@ class FakeActions:
     def probe(self, targets: Sequence[tuple[str, int]]) -> None:
         self.probed.append(tuple(targets))
 
-    def kill_jobs(self, job_ids: Collection[int] | None, key: str) -> None:
+    def kill_jobs(self, job_ids: Collection[int] | None, key: str, ended_s: float | None = None) -> None:
         self.killed.append((None if job_ids is None else tuple(job_ids), key))
 
     def find_checkpoint(self, key: str, directory: str, uid: int, timeout_s: float) -> None:

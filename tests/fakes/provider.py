@@ -54,7 +54,9 @@ class FakeMachines:
         self._serial += 1
         self.made[node] = self.made.get(node, 0) + 1
         status = self.births.pop(0) if self.births and self.made[node] > 1 else InstanceStatus.RUNNING
-        instance = Instance(f"i-{self._serial:017x}", node, self.group, Role.WORKER, f"10.0.0.{self._serial}", status, at)
+        instance = Instance(
+            f"i-{self._serial:017x}", node, self.group, Role.WORKER, f"10.0.0.{self._serial}", status, at
+        )
         is_first = self.made[node] == 1
         ready_at = at if is_first else at + timedelta(seconds=self.boot_s)
         self.machines[node] = Machine(instance, ready_at=ready_at if status is InstanceStatus.RUNNING else None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hyperpod.core.finding import Action, Severity
 from hyperpod.health.checks.kernel_log import KernelLog
@@ -271,3 +273,14 @@ def test_memory_is_bounded_and_fatal_findings_stay() -> None:
     feed(log, XID79, *texts)
     assert len(log.findings) == 10
     assert "Xid79 FATAL" in codes(log)
+
+
+@given(
+    st.text(max_size=200),
+    st.sampled_from(["NVRM: Xid (PCI:0000:9b:00): ", "EDAC MC0: ", "mce: [Hardware Error]: ", ""]),
+)
+def test_no_text_can_break_the_reader(text: str, head: str) -> None:
+    log = new_log()
+    log.feed(f"4,1,1000000,-;{head}{text}", 1.0)
+    log.feed(text, 1.0)
+    assert len(log.findings) <= 2

@@ -127,12 +127,19 @@ class LocalProvider:
         """Build the node image of this kind if it is missing."""
         return self._images.ensure(kind, progress)
 
-    def configure(self, specs: Sequence[NodeLaunch]) -> None:
-        """Write the configuration of nodes, which they read at their next boot or when told to."""
+    def configure(self, specs: Sequence[NodeLaunch]) -> set[str]:
+        """Write the configuration of nodes, which they read at their next boot or when told to.
+
+        Returns:
+            The names of those whose configuration is another one than before.
+        """
+        changed = set()
         for spec in specs:
             home = self.cluster(spec.cluster)
             with home.lock("slots"):
-                self._write_config(home, spec)
+                if self._write_config(home, spec):
+                    changed.add(spec.node)
+        return changed
 
     def launch(self, specs: Sequence[NodeLaunch]) -> list[Instance]:
         """Make or start the machines that are missing, in parallel; see ``ports.provider.Provider.launch``.
@@ -387,7 +394,7 @@ class LocalProvider:
 
     # --- folders
 
-    def _write_config(self, home: ClusterHome, spec: NodeLaunch) -> None:
+    def _write_config(self, home: ClusterHome, spec: NodeLaunch) -> bool:
         config = home.config(spec.node)
         config.mkdir(parents=True, exist_ok=True)
         config.chmod(0o700)
@@ -400,12 +407,15 @@ class LocalProvider:
         files["authorized_keys"] = Path(f"{keys.admin_key()}.pub").read_bytes()
         if spec.lifecycle_source:
             _copy_lifecycle(Path(spec.lifecycle_source), config / "lifecycle")
+        has_changed = False
         for name, content in files.items():
             data = content.encode() if isinstance(content, str) else content
             path = config / name
             if not path.is_file() or path.read_bytes() != data:
                 write_file(path, data, 0o600)
+                has_changed = True
         write_json(home.launch(spec.node), dataclasses.asdict(spec) | {"files": {}}, 0o600)
+        return has_changed
 
     def _read_launch(self, home: ClusterHome, node: str) -> NodeLaunch:
         data = read_json(home.launch(node))

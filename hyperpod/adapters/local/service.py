@@ -27,7 +27,7 @@ from hyperpod.adapters.local.home import ClusterHome
 from hyperpod.adapters.local.image import NodeImages
 from hyperpod.adapters.local.provider import LocalProvider
 from hyperpod.adapters.process import Processes
-from hyperpod.errors import HyperpodError, InvalidState, UsageError
+from hyperpod.errors import HyperpodError, InvalidState, NotFound, UsageError
 from hyperpod.ports.provider import Birth, Instance
 
 logger = logging.getLogger(__name__)
@@ -53,12 +53,12 @@ def answer(provider: LocalProvider, cluster: str, request: Mapping[str, Any]) ->
         # The machine to replace may be gone already; the node must be ours.
         node = str(request.get("node", ""))
         if node not in provider.addresses(cluster):
-            raise UsageError(f"cluster {cluster} has no node {node!r}")
+            raise NotFound(f"cluster {cluster} has no node {node!r}")
         if not provider.cluster(cluster).instance(instance_id).is_dir():
-            raise UsageError(f"cluster {cluster} never had an instance {instance_id!r}")
+            raise NotFound(f"cluster {cluster} never had an instance {instance_id!r}")
         return {"instance": instance_fields(provider.replace(node, instance_id, str(request.get("token", ""))))}
     if instance_id not in own and not (instance_id and provider.cluster(cluster).instance(instance_id).is_dir()):
-        raise UsageError(f"cluster {cluster} has no instance {instance_id!r}")
+        raise NotFound(f"cluster {cluster} has no instance {instance_id!r}")
     if op == "birth":
         return {"birth": birth_fields(provider.birth(instance_id))}
     actions: Mapping[str, Callable[[str], None]] = {
@@ -157,20 +157,18 @@ def serve(provider: LocalProvider, cluster: str, *, stop: threading.Event | None
     """
     home = provider.cluster(cluster)
     stop = stop or threading.Event()
-    with _hold_pid_file(home), _in_folder(home.cloud):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(home.socket.name)
-        # Relative: the full path may be longer than a socket address can be.
-        with _Server(home.socket.name, provider, cluster) as server:
-            os.chmod(home.socket.name, 0o600)
+    with _hold_pid_file(home), _folder(home.cloud) as folder:
+        home.socket.unlink(missing_ok=True)
+        # By the folder's descriptor: the full path may be longer than a socket address can be.
+        with _Server(f"/proc/self/fd/{folder}/{home.socket.name}", provider, cluster) as server:
+            home.socket.chmod(0o600)
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
             thread.start()
             logger.info("serving cluster=%s pid=%d", cluster, os.getpid())
             while not stop.wait(1.0) and home.slots.exists():
                 pass
             server.shutdown()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(home.socket.name)
+        home.socket.unlink(missing_ok=True)
 
 
 def is_served(home: ClusterHome) -> bool:
@@ -257,13 +255,12 @@ def _hold_pid_file(home: ClusterHome) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_folder(folder: Path) -> Iterator[None]:
-    before = os.getcwd()
-    os.chdir(folder)
+def _folder(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield
+        yield descriptor
     finally:
-        os.chdir(before)
+        os.close(descriptor)
 
 
 def _source_folder() -> Path:

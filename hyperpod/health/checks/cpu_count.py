@@ -1,7 +1,8 @@
 """The machine has the processors that Slurm believes it has.
 
 Fewer than configured makes slurmctld set the node INVALID. Damped: hot-plugged or late processors at boot are seen
-twice before they count. More than Slurm's figure is no fault: ``ThreadsPerCore`` may leave some out. No settings.
+twice before they count. More than Slurm's figure is no fault: ``ThreadsPerCore`` may leave some out. Where slurm.conf
+says ``config_overrides`` nothing is compared. No settings.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from hyperpod.core.finding import Action
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal
+from hyperpod.health.slurm_conf import figures_are_declared
 
 NAME = "cpu_count"
 
@@ -30,7 +32,7 @@ class CpuCountCheck:
     def run(self, ports: Ports) -> Result:
         """Compare the count with Slurm's figure."""
         expected, found = ports.facts.expected_cpus, ports.host.cpu_count()
-        if expected is None or found >= expected:
+        if expected is None or found >= expected or figures_are_declared(ports.host):
             return Result()
         text = f"{found} processors are online, Slurm counts on {expected}"
         return Result((fatal(NAME, "CpusMissing", text, action=Action.REPLACE),))

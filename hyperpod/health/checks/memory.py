@@ -2,7 +2,7 @@
 
 A node with less than its RealMemory is set to INVALID by slurmctld, or jobs are killed on it. Settings:
 ``margin_percent`` (1: the kernel's own share differs a little between kernels). Damped: a figure that is wrong for a
-moment at boot is seen twice before it counts. WARN below ``warn_available_percent`` (2) of memory available.
+moment at boot is seen twice before it counts. Where slurm.conf says ``config_overrides`` nothing is compared. WARN below ``warn_available_percent`` (2) of memory available.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal, unknown, warn
+from hyperpod.health.slurm_conf import figures_are_declared
 
 NAME = "memory"
 
@@ -42,7 +43,8 @@ class MemoryCheck:
         total_mib = found["MemTotal"] // 1024
         findings: list[Finding] = []
         expected = ports.facts.expected_memory_mib
-        if expected and total_mib < expected * (1 - self.margin_percent / 100):
+        is_short = bool(expected) and total_mib < (expected or 0) * (1 - self.margin_percent / 100)
+        if is_short and not figures_are_declared(ports.host):
             text = f"the machine has {total_mib} MiB of memory, Slurm counts on {expected}"
             findings.append(fatal(NAME, "MemoryMissing", text, action=Action.REPLACE))
         available = found.get("MemAvailable")

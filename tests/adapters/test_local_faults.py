@@ -1,0 +1,226 @@
+"""Faults on purpose: what is done to a node, that it can be taken back, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hyperpod.adapters.local.faults import FAULTS, LocalFaults, choose_task, kernel_record, known_fault, next_sequence
+from hyperpod.errors import InvalidState, NotFound, UsageError
+from hyperpod.ports.process import Completed
+from tests.adapters.test_local_provider import make_provider, ready
+from tests.fakes.podman import FakePodman
+
+PIDS = """PID      JOBID    STEPID   LOCALID GLOBALID
+   700       5    batch         -        -
+   701       5    batch         0        0
+   810       5    0             1        3
+   800       5    0             0        2
+"""
+
+
+class Scene:
+    """A cluster in memory, and what was done to it."""
+
+    def __init__(self, home: Path) -> None:
+        self.podman = FakePodman()
+        self.provider = make_provider(home, self.podman)
+        ready(self.provider)
+        self.faults = LocalFaults(self.provider, self.podman, monotonic=lambda: 12.5)
+        self.podman.calls.clear()
+
+    def inside(self) -> list[list[str]]:
+        """Return the commands that were run in a node."""
+        return [call[call.index("exec") + 1 :] for call in self.podman.calls if "exec" in call[:5]]
+
+    def in_network(self) -> list[list[str]]:
+        """Return the commands that were run in a node's network."""
+        return [call[4:] for call in self.podman.calls if call[0] == "nsenter"]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_power_off_cuts_the_link_before_the_power(scene: Scene) -> None:
+    scene.faults.inject("demo", "worker-1", "power-off")
+
+    words = [call[0] if call[0] == "nsenter" else call[3] for call in scene.podman.calls]
+    assert words.index("nsenter") < words.index("kill")
+    assert scene.podman.node("worker-1").state == "exited"
+
+
+def test_power_comes_back(scene: Scene) -> None:
+    scene.faults.inject("demo", "worker-1", "power-off")
+    scene.faults.undo("demo", "worker-1", "power-off")
+
+    assert scene.podman.node("worker-1").state == "running"
+
+
+def test_a_cut_link_drops_everything_but_loopback_and_is_mended(scene: Scene) -> None:
+    scene.faults.inject("demo", "worker-1", "network-cut")
+    scene.faults.undo("demo", "worker-1", "network-cut")
+
+    rules = [" ".join(argv) for argv in scene.in_network()]
+    assert any("-C INPUT ! -i lo" in rule for rule in rules)
+    assert any("-D OUTPUT ! -o lo" in rule and "DROP" in rule for rule in rules)
+
+
+def test_a_kernel_line_has_the_form_of_the_kernels_own(scene: Scene) -> None:
+    written: list[str | None] = []
+
+    def tee(_argv: Sequence[str], text: str | None) -> Completed:
+        written.append(text)
+        return Completed("", "", 0)
+
+    scene.podman.exec_replies["tail"] = Completed("3,41,99,-;older\n", "", 0)
+    scene.podman.exec_replies["tee"] = tee
+    scene.faults.inject("demo", "worker-1", "kernel-line", "NVRM: Xid (PCI:0000:65:00): 79, fallen off the bus")
+
+    assert written == ["3,42,12500000,-;NVRM: Xid (PCI:0000:65:00): 79, fallen off the bus\n"]
+
+
+def test_records_are_numbered_from_one() -> None:
+    assert next_sequence("") == 1
+    assert next_sequence(kernel_record("x", sequence=7, monotonic_us=1)) == 8
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "bell\a"])
+def test_a_kernel_line_is_one_line(scene: Scene, text: str) -> None:
+    with pytest.raises(UsageError):
+        scene.faults.inject("demo", "worker-1", "kernel-line", text)
+
+
+def test_kills_a_rank_and_not_the_batch_script(scene: Scene) -> None:
+    scene.podman.exec_replies["scontrol"] = Completed(PIDS, "", 0)
+
+    done = scene.faults.inject("demo", "worker-1", "kill-task", "5")
+
+    assert scene.inside()[-1][-3:] == ["kill", "-KILL", "800"]
+    assert "job 5 step 0 task 2" in done
+
+
+def test_kills_the_batch_script_when_there_is_nothing_else() -> None:
+    task = choose_task("PID JOBID STEPID LOCALID GLOBALID\n701 5 batch 0 0\n")
+
+    assert task is not None
+    assert task.pid == 701
+
+
+@pytest.mark.parametrize("listing", ["", "PID JOBID STEPID LOCALID GLOBALID\n", "slurmd: error\n"])
+def test_without_a_task_there_is_nothing_to_kill(listing: str) -> None:
+    assert choose_task(listing) is None
+
+
+def test_a_job_that_is_not_there_is_refused(scene: Scene) -> None:
+    with pytest.raises(InvalidState, match="job 77"):
+        scene.faults.inject("demo", "worker-1", "kill-task", "77")
+
+
+@pytest.mark.parametrize(("fault", "unit"), [("kill-slurmd", "slurmd"), ("kill-agent", "hyperpod-agent")])
+def test_a_killed_daemon_stays_dead_and_its_children_live(scene: Scene, fault: str, unit: str) -> None:
+    scene.faults.inject("demo", "worker-1", fault)
+
+    commands = [" ".join(argv[1:]) for argv in scene.inside()]
+    assert commands == [
+        f"systemctl mask --runtime {unit}.service",
+        f"systemctl kill --kill-whom=main --signal=KILL {unit}.service",
+    ]
+    scene.faults.undo("demo", "worker-1", fault)
+    assert [" ".join(argv[1:]) for argv in scene.inside()][2:] == [
+        f"systemctl unmask --runtime {unit}.service",
+        f"systemctl start --no-block {unit}.service",
+    ]
+
+
+def test_a_full_disk_is_a_small_one_on_top(scene: Scene) -> None:
+    scene.faults.inject("demo", "worker-1", "disk-full")
+
+    commands = [" ".join(argv[1:]) for argv in scene.inside()]
+    assert any(command.startswith("mount -t tmpfs") and command.endswith("/var/spool/slurmd") for command in commands)
+    assert any(command.startswith("dd if=/dev/zero of=/var/spool/slurmd/") for command in commands)
+
+
+def test_a_disk_is_made_full_once(scene: Scene) -> None:
+    scene.podman.exec_replies["cat"] = Completed("hyperpod-fault /var/spool/slurmd tmpfs rw 0 0\n", "", 0)
+
+    scene.faults.inject("demo", "worker-1", "disk-full")
+
+    assert not any("mount" in argv for argv in scene.inside())
+
+
+@pytest.mark.parametrize("folder", ["relative", "/", "/proc", "/a/../etc"])
+@pytest.mark.parametrize("fault", ["disk-full", "read-only", "fs-hang"])
+def test_folders_that_would_break_more_than_meant_are_refused(scene: Scene, fault: str, folder: str) -> None:
+    with pytest.raises(UsageError):
+        scene.faults.inject("demo", "worker-1", fault, folder)
+
+    assert scene.inside() == []
+
+
+def test_a_hanging_file_system_is_one_whose_server_stands_still(scene: Scene) -> None:
+    scene.podman.exec_replies["pgrep"] = Completed("", "", 1)
+
+    scene.faults.inject("demo", "worker-1", "fs-hang")
+    scene.faults.undo("demo", "worker-1", "fs-hang")
+
+    commands = [" ".join(argv[1:]) for argv in scene.inside()]
+    assert commands[1:] == [
+        "bindfs -o nonempty /fsx /fsx",
+        "pkill -STOP -x bindfs",
+        "pkill -CONT -x bindfs",
+        "umount --lazy /fsx",
+    ]
+
+
+def test_a_clock_is_shown_wrong_to_the_programs_that_compare_clocks(scene: Scene) -> None:
+    written: list[str | None] = []
+    scene.podman.exec_replies["tee"] = lambda _argv, text: (written.append(text), Completed("", "", 0))[1]
+
+    scene.faults.inject("demo", "worker-1", "clock-skew", "-30")
+
+    assert len(written) == 2
+    assert all(text is not None and "FAKETIME=-30s" in text for text in written)
+    with pytest.raises(UsageError):
+        scene.faults.inject("demo", "worker-1", "clock-skew", "soon")
+
+
+def test_freezing_twice_is_freezing_once(scene: Scene) -> None:
+    scene.faults.inject("demo", "worker-1", "freeze")
+    scene.faults.inject("demo", "worker-1", "freeze")
+
+    assert scene.podman.subcommands().count("pause") == 1
+
+
+def test_what_a_fault_needs_must_be_given(scene: Scene) -> None:
+    with pytest.raises(UsageError, match="TEXT"):
+        scene.faults.inject("demo", "worker-1", "kernel-line")
+
+
+def test_an_unknown_fault_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="power-off"):
+        known_fault("explode")
+
+
+def test_a_node_that_is_not_there_or_off_is_refused(scene: Scene) -> None:
+    with pytest.raises(NotFound):
+        scene.faults.inject("demo", "worker-9", "freeze")
+    scene.faults.inject("demo", "worker-1", "power-off")
+    with pytest.raises(InvalidState, match="exited"):
+        scene.faults.inject("demo", "worker-1", "freeze")
+
+
+def test_undoing_on_a_node_that_was_replaced_is_done(scene: Scene) -> None:
+    scene.provider.delete("demo")
+
+    for name, fault in FAULTS.items():
+        if fault.can_undo:
+            scene.faults.undo("demo", "worker-1", name)
+
+
+def test_what_has_happened_cannot_be_undone(scene: Scene) -> None:
+    with pytest.raises(InvalidState):
+        scene.faults.undo("demo", "worker-1", "kill-task")

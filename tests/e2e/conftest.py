@@ -1,0 +1,46 @@
+"""One cluster for all end-to-end tests. Each test leaves it as it found it: no jobs, every node at work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.lab import HERE, Lab
+
+KEEP = os.environ.get("E2E_KEEP", "")
+"""With E2E_KEEP=1 the cluster stays, and is used again by the next run of the suite."""
+
+
+def make(name: str, spec: str) -> Iterator[Lab]:
+    """Make a cluster, and delete it at the end."""
+    lab = Lab(name)
+    if not KEEP:
+        lab.delete()
+    lab.create(HERE / spec)
+    lab.install()
+    yield lab
+    if not KEEP:
+        lab.delete()
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Lab]:
+    """The cluster of the whole run: a head node, three workers and a spare."""
+    yield from make("e2e-shared", "shared.yaml")
+
+
+@pytest.fixture(scope="session")
+def small_cluster() -> Iterator[Lab]:
+    """A second cluster beside it, where every job is armed: a head node and a worker."""
+    yield from make("e2e-small", "small.yaml")
+
+
+@pytest.fixture
+def lab(shared_cluster: Lab) -> Iterator[Lab]:
+    """The shared cluster with every node at work; whatever a test breaks is mended after it."""
+    shared_cluster.clean_up()
+    shared_cluster.begin()
+    yield shared_cluster
+    shared_cluster.clean_up()
