@@ -202,15 +202,16 @@ def report(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="A node dies under a training job; the job trains on.")
+    parser.add_argument("--cluster", default="demo", metavar="NAME", help="its name (demo)")
     parser.add_argument("--keep", action="store_true", help="keep the cluster at the end")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--victim", choices=["first", "last"], default="last", help="which of the job's nodes dies")
     options = parser.parse_args()
-    cluster = Cluster("demo")
+    cluster = Cluster(options.cluster)
     started = time.monotonic()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            spec = spec_named(ROOT / "configs" / "laptop.yaml", "demo", Path(folder))
+            spec = spec_named(ROOT / "configs" / "laptop.yaml", cluster.name, Path(folder))
             cluster.hyperpod("doctor", "--fix", show=True, timeout_s=900)
             cluster.create(spec, show=True, timeout_s=1800)
         console.print(f"cluster ready after {time.monotonic() - started:.0f} s", style="bold")
@@ -220,7 +221,8 @@ def main() -> int:
         return 1
     finally:
         if options.keep:
-            console.print("the cluster is kept: hyperpod status --cluster demo; hyperpod delete-cluster --cluster demo")
+            name = cluster.name
+            console.print(f"the cluster is kept: hyperpod status --cluster {name}; hyperpod delete-cluster {name}")
         else:
             cluster.delete()
 

@@ -22,10 +22,12 @@ _CONTAINER_BOOT_S = 30.0
 does not tell apart."""
 
 # Only the shell's builtins, so that the probe is one process; a dead mount then holds nothing of ours but it.
-# rm is the exception: it comes last, when the answer is known.
+# rm is the exception: it comes last, when the answer is known. Users may write in the folder: the name cannot be
+# guessed, and set -C refuses what is there already, so that root never writes through somebody's link.
 _TRY_WRITE = (
-    'printf "%s\\n" "$2" >"$1" || exit 1; IFS= read -r back <"$1" || exit 1; '
-    'if [ "$back" != "$2" ]; then echo "read back something else than was written" >&2; exit 1; fi; exec rm -f "$1"'
+    'set -C; printf "%s\\n" "$2" >"$1" || exit 1; IFS= read -r back <"$1" || exit 1; '
+    'if [ "$back" != "$2" ]; then echo "read back something else than was written" >&2; exit 1; fi; '
+    'shift; shift; exec rm -f "$@"'
 )
 
 
@@ -44,6 +46,7 @@ class LocalHost:
         self._processes = processes
         self._proc = proc
         self._init_started: float | None = None
+        self._leftovers: dict[str, list[str]] = {}
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -126,8 +129,14 @@ class LocalHost:
 
     def try_write(self, folder: str, token: str, timeout_s: float) -> None:
         name = re.sub(r"[^\w.-]", "_", socket.gethostname())
-        path = f"{folder.rstrip('/')}/.hyperpod-probe.{name}"
-        self._processes.run(["/bin/sh", "-c", _TRY_WRITE, "probe", path, token], timeout_s=timeout_s)
+        path = f"{folder.rstrip('/')}/.hyperpod-probe.{name}.{os.urandom(8).hex()}"
+        # Files of probes that were given up are removed by the next one that succeeds.
+        old = self._leftovers.setdefault(folder, [])
+        old.append(path)
+        # A folder that refuses every write holds none of them.
+        del old[:-20]
+        self._processes.run(["/bin/sh", "-c", _TRY_WRITE, "probe", path, token, *old], timeout_s=timeout_s)
+        del self._leftovers[folder]
 
     def run(self, argv: Sequence[str], timeout_s: float) -> str:
         return self._processes.run(argv, timeout_s=timeout_s).stdout

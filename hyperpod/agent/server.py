@@ -181,7 +181,9 @@ class SocketServer:
             self._drop(number)
 
     def close(self) -> None:
-        """Stop listening and remove the socket."""
+        """Stop listening and remove the socket; a second call does nothing."""
+        if self._listener.fileno() < 0:
+            return
         for number in list(self._clients):
             self._drop(number)
         self._selector.unregister(self._listener)

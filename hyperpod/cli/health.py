@@ -35,7 +35,7 @@ Examples:
 """
 
 
-CLEAR_HELP = """Say that a finding of the kernel log on this node is dealt with.
+CLEAR_HELP = """End a finding of the kernel log on this node.
 
 Other findings end by themselves when their check passes. Run it on the node, as root.
 

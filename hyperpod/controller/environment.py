@@ -40,8 +40,10 @@ class Environments:
         is_armed = wants != "0" and (bool(armed_by and wants) or (record is not None and record.is_armed))
         if not is_armed:
             return {}
-        restart_count = self._restart_count(asked)
-        directory = self._directory(record, asked)
+        view = self._view(asked) if record is None or _is_batch(asked) else None
+        # For a batch script slurmstepd does not know the restart count (Slurm 24.11); slurmctld does.
+        restart_count = max(int(asked.get("restart_count") or 0), view.restart_count if view else 0)
+        directory = self._directory(record, asked, view)
         variables = {
             "HYPERPOD_ATTEMPT": str(restart_count + 1),
             "HYPERPOD_RESUME_FROM": "",
@@ -59,27 +61,20 @@ class Environments:
         self._world.inbox.put(Report(ENV_GIVEN, self._world.clock.now(), report))
         return variables
 
-    def _restart_count(self, asked: Mapping[str, Any]) -> int:
-        """Return the attempt's restart count; for a batch script slurmstepd does not know it (24.11), Slurm does."""
-        said = int(asked.get("restart_count") or 0)
-        if int(asked.get("step_id", BATCH_STEP)) != BATCH_STEP:
-            return said
+    def _view(self, asked: Mapping[str, Any]) -> JobView | None:
         try:
-            view = self._world.slurm.job(int(asked["job_id"]))
+            return self._world.slurm.job(int(asked["job_id"]))
         except HyperpodError:
-            return said
-        return max(said, view.restart_count) if view else said
+            return None
 
-    def _directory(self, record: JobRecord | None, asked: Mapping[str, Any]) -> str:
+    def _directory(self, record: JobRecord | None, asked: Mapping[str, Any], view: JobView | None) -> str:
         named = str(asked.get("checkpoint_dir") or "")
         if named.startswith("/"):
             return named
         if record is not None:
             return record.checkpoint_dir
-        view = JobView(
-            job_id=int(asked["job_id"]), user=str(asked.get("user") or ""), name=str(asked.get("job_name") or "job")
-        )
-        return checkpoint_dir(self._world, view, "")
+        # Neither named nor known: no directory is better than one that the next attempt would not look into.
+        return checkpoint_dir(self._world, view, "") if view is not None else ""
 
     def _scan(self, job_id: int, restart_count: int, directory: str, record: JobRecord | None) -> Scan:
         key = (job_id, restart_count)
@@ -102,6 +97,10 @@ class Environments:
             future.set_result(self._world.checkpoints.scan(directory, user, set_aside=True))
         except Exception as error:  # noqa: BLE001 - the waiting threads get the error, whatever it is
             future.set_exception(error)
+
+
+def _is_batch(asked: Mapping[str, Any]) -> bool:
+    return int(asked.get("step_id", BATCH_STEP)) == BATCH_STEP
 
 
 def _previous_failure(record: JobRecord | None, restart_count: int) -> str:

@@ -59,6 +59,8 @@ def take_reports(world: World) -> None:
             _take(world, report)
         except (HyperpodError, KeyError, ValueError, TypeError) as error:
             log.warning("message not understood kind=%s error=%s", report.kind, error)
+        if report.on_taken is not None:
+            report.on_taken()
 
 
 def _take(world: World, report: Report) -> None:

@@ -7,7 +7,7 @@ the inbox; only the tick takes them out, so nothing else needs a lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,11 +21,15 @@ from hyperpod.core.snapshot import JobFacts
 
 @dataclass(frozen=True)
 class Report:
-    """One message for the tick: what it is, when it came, and its content."""
+    """One message for the tick: what it is, when it came, and its content.
+
+    ``on_taken`` is called when the tick has taken it in, journal included: only then may its sender forget it.
+    """
 
     kind: str
     at: datetime
     data: Mapping[str, Any]
+    on_taken: Callable[[], None] | None = None
 
 
 class Inbox:

@@ -166,10 +166,23 @@ class Server:
         if kind == words.ENV:
             variables = await self._in_pool(self._environments.answer, message)
             return {"ok": True, "env": variables}
-        if kind in (words.TASK_START, words.TASK_EXIT, words.STEP_END, words.GOODBYE, words.HELLO):
+        if kind == words.TASK_EXIT:
+            return {"ok": await self._hand_over(Report(kind, now, message)), "time": now.timestamp()}
+        if kind in (words.TASK_START, words.STEP_END, words.GOODBYE, words.HELLO):
             is_kept = self._world.inbox.put(Report(kind, now, message), wake=kind != words.STEP_END)
             return {"ok": is_kept, "time": now.timestamp()}
         return {"ok": False, "error": "UsageError", "message": f"unknown message {kind!r}", "hint": ""}
+
+    async def _hand_over(self, report: Report) -> bool:
+        """Give a report to the tick and wait until it is in the journal: what is confirmed survives a kill."""
+        loop, taken = asyncio.get_running_loop(), asyncio.Event()
+        if not self._world.inbox.put(replace(report, on_taken=lambda: loop.call_soon_threadsafe(taken.set))):
+            return False
+        try:
+            await asyncio.wait_for(taken.wait(), TICK_DEADLINE_S)
+        except TimeoutError:
+            return False
+        return True
 
     def _is_news(self, beat: Heartbeat) -> bool:
         """A heartbeat that says the same as the one before need not wake anybody."""

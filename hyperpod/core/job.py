@@ -33,13 +33,12 @@ class JobStatus(StrEnum):
     @property
     def is_over(self) -> bool:
         """True when the attempt has ended, whatever the way."""
-        return self not in (
-            JobStatus.PENDING,
-            JobStatus.CONFIGURING,
-            JobStatus.RUNNING,
-            JobStatus.SUSPENDED,
-            JobStatus.UNKNOWN,
-        )
+        return self not in _NOT_OVER
+
+
+_NOT_OVER = frozenset(
+    {JobStatus.PENDING, JobStatus.CONFIGURING, JobStatus.RUNNING, JobStatus.SUSPENDED, JobStatus.UNKNOWN}
+)
 
 
 class ExitCause(StrEnum):

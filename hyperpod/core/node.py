@@ -261,6 +261,7 @@ def drain_reason(cause: str, message: str, whose: str, instance_id: str, boot_id
 
     Slurm itself adds who and when. At most 200 characters, no line breaks or quotes.
     """
+    cause = cause[:60]
     clean = re.sub(r"[^\x20-\x7e]|[\"'|]", " ", message).strip()
     tail = f" [{whose}] ({instance_id or 'no instance'}, boot {boot_id[:8] or 'unknown'})"
     return f"{REASON_PREFIX}{cause} {clean[: 200 - len(tail) - len(cause) - len(REASON_PREFIX) - 1]}{tail}"

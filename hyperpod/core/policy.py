@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 P = TypeVar("P", "RepairPolicy", "ResumePolicy")
@@ -48,7 +49,7 @@ class RepairPolicy:
     first_contact_grace_s: float = 10.0
     spare_count: Mapping[str, int] | None = None
 
-    @property
+    @cached_property
     def silence(self) -> timedelta:
         """Silence after which a node needs a second opinion."""
         return timedelta(seconds=self.heartbeat_interval_s * self.heartbeat_misses)

@@ -168,27 +168,24 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
 
     Source: docs/architecture.md; EKS NodeRepairConfig for the words of the limits.
     """
-    workers = sorted((n for n in snapshot.nodes if n.role is Role.WORKER), key=lambda n: n.name)
-    out = [n for n in workers if n.repair is not None or n.availability is Availability.DOWN]
+    workers = [n for n in snapshot.nodes if n.role is Role.WORKER]
+    remarkable, earliest = _remarkable(workers, policy, snapshot)
     budget = _Budget(
         workers=len(workers),
-        unhealthy=len(out),
-        under_repair=sum(1 for n in workers if _is_machine_work(n.repair)),
+        unhealthy=sum(1 for n in remarkable if n.repair is not None or n.availability is Availability.DOWN),
+        under_repair=sum(1 for n in remarkable if _is_machine_work(n.repair)),
         hit=_hit_nodes(snapshot.history, policy, snapshot.now, snapshot.breaker_reset_at),
         policy=policy,
     )
     notes: list[Note] = []
     actions: list[do.Action] = []
     wake = IDLE_WAKE
+    if earliest is not None:
+        wake = min(wake, earliest + policy.silence - snapshot.now + timedelta(milliseconds=20))
 
-    silent = [n for n in workers if n.repair is None and is_silent(n, policy, snapshot)]
-    for node in workers:
-        due = _silence_due(node, policy, snapshot)
-        if due is not None:
-            wake = min(wake, due)
     suspects = [
         n
-        for n in workers
+        for n in remarkable
         if (n.repair is None or n.repair.status is RepairStatus.DRAINING) and is_silent(n, policy, snapshot)
     ]
     for node in suspects:
@@ -204,7 +201,7 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         notes.append(Note("RepairDisabled", "repair is switched off by the policy"))
         return Plan(tuple(actions), tuple(notes), wake)
 
-    unconfirmed = [n for n in silent if n.instance_status not in _OFF]
+    unconfirmed = [n for n in suspects if n.repair is None and n.instance_status not in _OFF]
     is_mass_silence = len(unconfirmed) >= 2 and len(unconfirmed) * 2 > len(workers)
     waiting = {n.name for n in unconfirmed} if is_mass_silence else set()
     if is_mass_silence:
@@ -215,7 +212,7 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
     for cause, names_hit in sorted(breakers.items()):
         notes.append(Note("BreakerOpen", f"{cause} on {', '.join(names_hit)}: a site problem; a person should look"))
 
-    for node in workers:
+    for node in remarkable:
         if node.name in waiting:
             continue
         planned, more, soon = _one_node(node, snapshot, policy, budget)
@@ -241,12 +238,27 @@ def _is_machine_work(repair: Repair | None) -> bool:
     return repair is not None and repair.status in _MACHINE_PHASES and repair.action is not Action.NONE
 
 
-def _silence_due(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> timedelta | None:
-    """Return how long until the node counts as silent, or None when it does already or never spoke."""
-    if node.heartbeat_at is None or node.said_goodbye:
-        return None
-    left = node.heartbeat_at + policy.silence - snapshot.now
-    return left + timedelta(milliseconds=20) if left > timedelta(0) else None
+def _remarkable(
+    workers: list[NodeView], policy: RepairPolicy, snapshot: Snapshot
+) -> tuple[list[NodeView], datetime | None]:
+    """Return the nodes that need a closer look, by name, and the oldest heartbeat of those that are heard.
+
+    Nearly all nodes are heard, open and without findings or repair: they need no decision, and are passed quickly.
+    """
+    listening_to = snapshot.now - policy.silence
+    remarkable = []
+    earliest: datetime | None = None
+    for node in workers:
+        heard = node.heartbeat_at
+        if heard is not None and heard >= listening_to and not node.said_goodbye:
+            if earliest is None or heard < earliest:
+                earliest = heard
+            is_open = node.availability is Availability.UP and not node.is_drained
+            if is_open and node.repair is None and not node.findings:
+                continue
+        remarkable.append(node)
+    remarkable.sort(key=lambda n: n.name)
+    return remarkable, earliest
 
 
 def _one_node(
@@ -615,7 +627,9 @@ def _next_try(
         text = f"{node.name} waits for {len(node.jobs)} jobs to leave: {error}"
         return [], [Note("Draining", text, node.name)], IDLE_WAKE
     if repair.attempt >= policy.replace_attempts:
-        held = repair.moved(RepairStatus.HELD, now, last_error=error)
+        # With the machine that failed last: a person's next one is told by being another.
+        last = node.instance_id or repair.instance_id
+        held = repair.moved(RepairStatus.HELD, now, last_error=error, instance_id=last)
         return [_save(held, f"gave up after {repair.attempt} tries: {error}")], [], IDLE_WAKE
     delay = delay_after(repair.attempt, first=timedelta(seconds=5), most=timedelta(minutes=5))
     left = repair.changed_at + delay - now
@@ -732,25 +746,29 @@ def decide_spares(snapshot: Snapshot, policy: RepairPolicy) -> tuple[list[do.Nod
     if not snapshot.is_complete:
         return actions, notes
     for group, spares in sorted((policy.spare_count or {}).items()):
-        members = _group(snapshot, group)
-        if not spares or not members:
+        members = _group(snapshot, group) if spares else []
+        if not members:
             continue
         wanted = len(members) - spares
-        usable = [n for n in members if _is_usable(n, policy, snapshot)]
-        in_use = [n for n in usable if n.in_partition]
-        waiting = [n for n in usable if not n.in_partition]
         # A spare is brought in for nodes that are known to be out, not for those that have not been heard just now;
         # one is taken back only when enough are known to work.
-        left = [n for n in members if n.in_partition and not _is_out(n)]
+        inside = [n for n in members if n.in_partition]
+        left = [n for n in inside if not _is_out(n)]
         lacking = wanted - len(left)
-        for node in in_use:
+        for node in left:
             if node.in_spares:
                 actions.append(do.UseSpare("its move out of the spares was cut short", node.name, node.partition))
+        waiting = []
+        if lacking > 0:
+            waiting = [n for n in members if not n.in_partition and _is_usable(n, policy, snapshot)]
         for node in waiting[: max(lacking, 0)]:
             actions.append(do.UseSpare(f"{group} has {len(left)} of {wanted} nodes in use", node.name, node.partition))
         if lacking > len(waiting):
             missing = lacking - len(waiting)
             notes.append(Note("NoSpare", f"{group} lacks {missing} of {wanted} nodes and has no spare left"))
+        in_use = []
+        if len(inside) > wanted:
+            in_use = [n for n in inside if _is_usable(n, policy, snapshot)]
         if len(in_use) > wanted:
             idle = [n for n in in_use if not n.jobs and not n.is_completing]
             for node in idle[-1:]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from hyperpod.core import plan as do
 from hyperpod.core.job import (
@@ -215,7 +216,7 @@ def update_record(
                 failure_seen_at=_failure_seen_at(current, cause, nodes, snapshot),
             )
             record = _avoid_bad_nodes(record.with_attempt(closed), closed, nodes)
-        else:
+        elif current is not record.current:
             record = record.with_attempt(current)
     current = record.current
     is_running = view.status in (JobStatus.RUNNING, JobStatus.CONFIGURING, JobStatus.SUSPENDED)
@@ -234,11 +235,22 @@ def update_record(
     current = record.current
     if current is not None and current.ended_at is not None and facts.scanned_attempt == current.number:
         record = record.with_attempt(replace(current, last_step=facts.scan_step))
+    return _with_steps_reached(record)
+
+
+def _with_steps_reached(record: JobRecord) -> JobRecord:
+    """What an attempt was resumed from is how far the one before it had come, where nothing better is known."""
+    for before, after in pairwise(record.attempts):
+        if before.last_step is None and after.resume_from:
+            record = record.with_attempt(replace(before, last_step=after.resume_step))
     return record
 
 
 def _observed(attempt: Attempt, view: JobView, facts: JobFacts, snapshot: Snapshot) -> Attempt:
     is_its_own = view.restart_count == attempt.restart_count
+    is_told = attempt.restart_count in facts.first_tasks or attempt.restart_count in facts.resumes
+    if attempt.nodes and attempt.instance_ids and attempt.started_at and not is_told and not facts.exits:
+        return attempt
     names = attempt.nodes or (view.nodes if is_its_own else ())
     failure = first_failure(facts, attempt.restart_count)
     path, step = facts.resumes.get(attempt.restart_count, ("", -1))
@@ -376,6 +388,9 @@ def _running(
     now = snapshot.now
     current = record.current
     assert current is not None
+    is_undisturbed = snapshot.troubled.isdisjoint(view.nodes) and snapshot.troubled.isdisjoint(current.nodes)
+    if is_undisturbed and current.first_task_at is not None and not facts.exits:
+        return ResumeDecision(record)
     mine = {name: snapshot.by_name[name] for name in view.nodes if name in snapshot.by_name}
     bad = [n for n in mine.values() if _must_leave(n)]
     limit = record.max_attempts or policy.max_attempts
@@ -606,7 +621,7 @@ def decide_jobs(snapshot: Snapshot, policy: ResumePolicy) -> Plan:
             continue
         facts = snapshot.facts.get(job_id, NO_FACTS)
         decision = decide_resume(record, views.get(job_id), facts, snapshot, policy)
-        if decision.record != record:
+        if decision.record is not record and decision.record != record:
             why = decision.record.verdict_message or "its attempts are written down"
             actions.append(do.SaveJob(why, job_id, decision.record))
         actions += decision.actions

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 
 from hyperpod.core.job import JobRecord, JobView, TaskExit
-from hyperpod.core.node import NodeView
+from hyperpod.core.node import Availability, NodeView
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,13 @@ class Snapshot:
     def is_complete(self) -> bool:
         """True when every source answered."""
         return not self.missing
+
+    @cached_property
+    def troubled(self) -> frozenset[str]:
+        """Names of the nodes that are down, in repair, or have a finding: the only ones that may concern a job."""
+        return frozenset(
+            n.name for n in self.nodes if n.findings or n.repair is not None or n.availability is Availability.DOWN
+        )
 
     @cached_property
     def by_name(self) -> Mapping[str, NodeView]:

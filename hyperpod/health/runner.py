@@ -132,7 +132,9 @@ class Runner:
             message = f"the check {name} failed: {type(result).__name__}: {result}"
             result = Result((Finding(name, CHECK_FAILED, Severity.UNKNOWN, message[:300]),))
         else:
-            if not slot.has_passed and not result.why_not_ready:
+            # A check that is only observed must not keep a node from its first job either.
+            why = result.not_ready if slot.observe_only else result.why_not_ready
+            if not slot.has_passed and not why:
                 slot.has_passed = True
                 if slot.check.is_basic:
                     slot.next_at = now + slot.check.interval_s

@@ -29,7 +29,8 @@ Progress = Callable[[str, float], None]
 READY_TIMEOUT_S = 600.0
 _APPLY_CONF = "/opt/hyperpod/lifecycle_scripts/apply_slurm_conf.sh"
 _REFRESH = "/opt/hyperpod/lifecycle_scripts/steps/60_hyperpod.sh"
-_SCALE_DOWN_REASON = "hyperpod: removed by scale-down"
+# Without the controller's prefix, so that it is a person's drain to it and is left alone.
+_SCALE_DOWN_REASON = "removed by scale-down"
 _SEPARATOR = "\x1f"
 # One more machine for one whose script failed (it has had its own tries by then); then a person has to look.
 REPLACEMENTS_PER_NODE = 1

@@ -125,6 +125,7 @@ def _agent_config(
     spec: ClusterSpec, node: WantedNode, nodes: Sequence[WantedNode], addresses: Mapping[str, str], layout: SlurmLayout
 ) -> dict[str, Any]:
     policies = spec_policies(spec)
+    worker = next((worker for worker in layout.nodes if worker.name == node.name), None)
     return {
         "cluster": spec.cluster_name,
         "node": node.name,
@@ -139,8 +140,9 @@ def _agent_config(
         "kmsg_path": KMSG_PATH,
         "boot_id_path": BOOT_ID_PATH,
         "shared_mounts": list(SHARED_MOUNTS),
-        "cpus": next((worker.cpus for worker in layout.nodes if worker.name == node.name), None),
-        "memory_mb": next((worker.memory_mb for worker in layout.nodes if worker.name == node.name), None),
+        # Slurm may be promised more processors than this machine has; the check looks for those that are gone.
+        "cpus": None if worker is None else min(worker.cpus, os.cpu_count() or worker.cpus),
+        "memory_mb": None if worker is None else worker.memory_mb,
         "heartbeat_interval_s": policies["resume"]["heartbeat_interval_s"],
         "lease_s": policies["resume"]["lease_s"],
         "peers": [

@@ -21,14 +21,20 @@ from hyperpod.core.resume import decide_jobs
 from hyperpod.core.snapshot import JobFacts, Snapshot
 from tests.core.worlds import ago, attempt, dead, exit_of, fatal, in_repair, job, machine, node, record, snapshot
 
-NODES, JOBS, REPEATS, GOAL_MS = 1000, 500, 100, 10.0
+NODES, SPARES, JOBS, REPEATS, GOAL_MS = 1000, 20, 500, 100, 10.0
 RESULTS = Path("bench-results")
 
 
 def quiet() -> Snapshot:
-    """Everybody works; each job runs on two nodes."""
-    views = tuple(node(i, jobs=((i - 1) // 2,)) for i in range(1, NODES + 1))
-    return with_jobs(views)
+    """Everybody works; each job runs on two nodes, but for those that wait because the last nodes are spares."""
+    return with_jobs(tuple(well(i) for i in range(1, NODES + 1)))
+
+
+def well(i: int) -> NodeView:
+    """A node at work, or one of the spares at the end."""
+    if i > NODES - SPARES:
+        return node(i, in_partition=False, in_spares=True)
+    return node(i, jobs=((i - 1) // 2,))
 
 
 def troubled() -> Snapshot:
@@ -39,7 +45,7 @@ def troubled() -> Snapshot:
         lambda i: in_repair(i, RepairStatus.REPLACING),
         lambda i: in_repair(i, RepairStatus.FENCING, {"instance_status": InstanceStatus.STOPPED}),
     )
-    views = tuple(kinds[i // 20 % 4](i) if i % 20 == 0 else node(i, jobs=((i - 1) // 2,)) for i in range(1, NODES + 1))
+    views = tuple(kinds[i // 20 % 4](i) if i % 20 == 0 else well(i) for i in range(1, NODES + 1))
     world = with_jobs(views)
     jobs = tuple(replace(j, status=JobStatus.FAILED, exit_code=1) if j.job_id % 50 == 0 else j for j in world.jobs)
     facts = {
@@ -51,11 +57,14 @@ def troubled() -> Snapshot:
 
 
 def with_jobs(views: tuple[NodeView, ...]) -> Snapshot:
-    """Add 500 armed jobs over two nodes each, in their first attempt."""
+    """Add 500 armed jobs over two nodes each, in their first attempt; the last ones wait for nodes."""
     names = [(f"worker-{2 * i + 1}", f"worker-{2 * i + 2}") for i in range(JOBS)]
-    jobs = tuple(job(i, nodes=pair) for i, pair in enumerate(names))
+    running = (NODES - SPARES) // 2
+    jobs = tuple(job(i, nodes=pair) if i < running else job(i, JobStatus.PENDING) for i, pair in enumerate(names))
     records = {
         i: record(attempt(nodes=pair, instance_ids=(machine(2 * i + 1), machine(2 * i + 2))), job_id=i)
+        if i < running
+        else record(job_id=i)
         for i, pair in enumerate(names)
     }
     return snapshot(*views, jobs=jobs, records=records, started_at=ago(7200))
@@ -75,7 +84,7 @@ def measure(world: Snapshot, repair: RepairPolicy, resume: ResumePolicy) -> list
 
 def main() -> None:
     """Measure both worlds, print one line each, and write the raw figures."""
-    repair = RepairPolicy(max_parallel_repaired=20, spare_count={"worker": 20})
+    repair = RepairPolicy(max_parallel_repaired=20, spare_count={"worker": SPARES})
     result = {"nodes": NODES, "jobs": JOBS, "goal_ms": GOAL_MS, "python": platform.python_version(), "worlds": {}}
     for name, world in (("quiet", quiet()), ("troubled", troubled())):
         took = measure(world, repair, ResumePolicy())

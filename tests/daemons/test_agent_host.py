@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from hyperpod.adapters.host import LocalHost, contact_of
+from hyperpod.adapters.process import Processes
 from hyperpod.errors import CommandError
 from hyperpod.ports.host import Contact, Process
 from hyperpod.ports.process import Completed
 from tests.fakes.process import FakeProcesses
 
 KERNEL = "01d3eb1b-4a98-4719-93ad-e35bc5374a8c"
+
+
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def stat_line(pid: int, name: str, parent: int, started_ticks: int = 5) -> str:
@@ -57,9 +62,9 @@ def test_processes_are_read_with_odd_names(proc: Path) -> None:
     uid = proc.stat().st_uid
     found = sorted(host(proc).processes(), key=lambda p: p.pid)
     assert found[1:] == [
-        Process(30, 1, uid, "slurmstepd", "slurmstepd: [7.batch]"),
-        Process(31, 1, uid, "a) (b"),
-        Process(32, 1, uid, "python"),
+        Process(30, 1, uid, "slurmstepd", "slurmstepd: [7.batch]", started_at=5 / TICKS),
+        Process(31, 1, uid, "a) (b", started_at=5 / TICKS),
+        Process(32, 1, uid, "python", started_at=5 / TICKS),
     ]
 
 
@@ -94,6 +99,29 @@ def test_a_write_is_tried_in_a_process_of_its_own_without_a_built_command(proc: 
     assert "token" not in argv[2]
     assert argv[4].startswith("/fsx/.hyperpod-probe.")
     assert argv[5] == "token; rm -rf /"
+    assert argv[6:] == argv[4:5]
+
+
+def test_a_write_is_really_tried(proc: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    LocalHost(Processes(), proc=str(proc)).try_write(str(shared), "worker-1 123", 5.0)
+    assert list(shared.iterdir()) == []
+    with pytest.raises(CommandError, match="gone"):
+        LocalHost(Processes(), proc=str(proc)).try_write(str(shared / "gone"), "worker-1 123", 5.0)
+
+
+def test_files_of_failed_tries_are_removed_by_the_next_good_one(proc: Path) -> None:
+    processes = FakeProcesses()
+    machine = host(proc, processes)
+    processes.on("/bin/sh", reply=[CommandError(["sh"], 1, "no"), Completed("", "", 0)])
+    with pytest.raises(CommandError):
+        machine.try_write("/fsx", "a", 5.0)
+    machine.try_write("/fsx", "b", 5.0)
+    machine.try_write("/fsx", "c", 5.0)
+    first, second, third = processes.calls
+    assert second[6:] == [first[4], second[4]]
+    assert third[6:] == [third[4]]
 
 
 def test_a_failed_write_says_why(proc: Path) -> None:

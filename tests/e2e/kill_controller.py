@@ -20,9 +20,7 @@ while stages and time.monotonic() < ends_at:
         rows = []
     seen = [stage for stage in stages if (stage,) in rows]
     if seen:
-        subprocess.run(
-            ["systemctl", "kill", "--kill-whom=main", "--signal=KILL", "hyperpod-controller"], check=False
-        )
+        subprocess.run(["systemctl", "kill", "--kill-whom=main", "--signal=KILL", "hyperpod-controller"], check=False)
         print(seen[0], flush=True)
         # Events of the same moment are one kill.
         stages = [stage for stage in stages if stage not in seen]

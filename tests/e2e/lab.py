@@ -6,6 +6,7 @@ machine.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -310,7 +311,7 @@ def assert_no_overlap(trace: Iterable[Line]) -> None:
         spans[line.attempt] = (min(first, line.time), max(last, line.time))
     ordered = sorted(spans.items())
     assert len(ordered) > 1, "there is only one attempt"
-    for (before, (_, ended)), (after, (began, _)) in zip(ordered, ordered[1:], strict=False):
+    for (before, (_, ended)), (after, (began, _)) in itertools.pairwise(ordered):
         assert ended < began, f"attempt {before} wrote {ended - began:.2f} s after attempt {after} had begun"
 
 

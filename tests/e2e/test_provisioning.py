@@ -205,7 +205,8 @@ def test_cluster_grows_and_shrinks_without_harm_to_jobs(small_cluster: Lab) -> N
 
     small_cluster.head("scancel", str(busy.id))
     small_cluster.wait_state(busy, "CANCELLED")
-    small_cluster.wait("its node to be free", lambda: not small_cluster.head("squeue", "-h", "-t", "CG,R", "-w", "worker-3"))
+    left = ["squeue", "-h", "-t", "CG,R", "-w", "worker-3"]
+    small_cluster.wait("its node to be free", lambda: not small_cluster.head(*left))
     small_cluster.hyperpod("update-cluster", "--group", "worker", "--count", "1", "--cluster", name)
 
     assert set(containers(name)) == {"head-1", "worker-1"}

@@ -23,6 +23,7 @@ class FakeHost:
     files: dict[str, str] = field(default_factory=dict)
     blobs: dict[str, bytes] = field(default_factory=dict)
     disks: dict[str, DiskUsage | OSError] = field(default_factory=dict)
+    mounted: tuple[str, ...] = ()
     writes: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     process_list: list[Process] = field(default_factory=list)
@@ -68,7 +69,7 @@ class FakeHost:
         return found
 
     def mounts(self) -> Sequence[Mount]:
-        return ()
+        return [Mount("server", path, "nfs4", frozenset({"rw"})) for path in self.mounted]
 
     def try_write(self, folder: str, token: str, timeout_s: float) -> None:
         self.calls.append(("try_write", folder, token))

@@ -53,6 +53,7 @@ def _set_up(host: FakeHost, data: dict[str, Any]) -> None:
     host.names.update({name: tuple(found) for name, found in data.get("names", {}).items()})
     host.addresses = tuple(data.get("addresses", host.addresses))
     host.cpus = data.get("cpus", host.cpus)
+    host.mounted = tuple(data.get("mounted", host.mounted))
     if "processes" in data:
         host.process_list = [Process(pid, 1, 0, name) for name, pid in data["processes"].items()]
     host.clock.advance(data.get("later_s", 0))

@@ -183,6 +183,12 @@ def test_a_node_is_ready_when_every_basic_check_has_passed_once() -> None:
     assert runner.why_not_ready() == ""
 
 
+def test_a_check_that_is_only_observed_does_not_keep_a_node_from_work() -> None:
+    runner = Runner([Probe(is_basic=True)], observe_only=["probe"])
+    drive(runner, [ill(BAD)])
+    assert runner.why_not_ready() == ""
+
+
 def test_a_basic_check_is_repeated_every_second_until_it_passes() -> None:
     runner = Runner([Probe(is_basic=True)])
     now = drive(runner, [Result(not_ready="not yet"), Result(not_ready="not yet"), OK], step=1.0)

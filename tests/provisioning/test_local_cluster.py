@@ -188,7 +188,7 @@ def test_a_job_that_starts_between_the_question_and_the_drain_is_safe(scene: Sce
     scene.create(spec(3))
 
     assert scene.nodes() == ["head-1", "worker-1", "worker-2", "worker-3", "worker-4"]
-    assert scene.podman.reasons == {"worker-5": "hyperpod: removed by scale-down"}
+    assert scene.podman.reasons == {"worker-5": "removed by scale-down"}
 
 
 def test_a_drain_by_a_person_is_not_lifted(scene: Scene) -> None:

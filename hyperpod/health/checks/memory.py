@@ -2,7 +2,8 @@
 
 A node with less than its RealMemory is set to INVALID by slurmctld, or jobs are killed on it. Settings:
 ``margin_percent`` (1: the kernel's own share differs a little between kernels). Damped: a figure that is wrong for a
-moment at boot is seen twice before it counts. Where slurm.conf says ``config_overrides`` nothing is compared. WARN below ``warn_available_percent`` (2) of memory available.
+moment at boot is seen twice before it counts. Where slurm.conf says ``config_overrides`` nothing is compared. WARN
+below ``warn_available_percent`` (2) of memory available.
 """
 
 from __future__ import annotations

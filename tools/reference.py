@@ -1,0 +1,20 @@
+"""Writes the generated pages of docs/ anew: the command line, the states of a repair, the metrics."""
+
+from __future__ import annotations
+
+from hyperpod.cli.reference import render_reference
+from hyperpod.controller.metrics import reference_page
+from hyperpod.core.states_doc import render_states
+from tools.cluster import ROOT
+
+
+def main() -> None:
+    """Write every generated page."""
+    docs = ROOT / "docs"
+    (docs / "states.md").write_text(render_states())
+    (docs / "reference" / "cli.md").write_text(render_reference())
+    (docs / "reference" / "metrics.md").write_text(reference_page())
+
+
+if __name__ == "__main__":
+    main()
