@@ -13,7 +13,7 @@ from hyperpod.controller.memory import Report
 from hyperpod.controller.observe import observe, remember_job
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
-from hyperpod.core.job import BATCH_STEP, JobRecord
+from hyperpod.core.job import BATCH_STEP, JobRecord, TaskExit
 from hyperpod.core.messages import Heartbeat, parse_task_exit
 from hyperpod.core.plan import Plan, merge
 from hyperpod.core.repair import decide_repair
@@ -104,6 +104,18 @@ def _take_exit(world: World, report: Report) -> None:
         world.store.add_event(
             TASK_FAILED, text, report.at, node=task.node, job_id=task.job_id, uid=record.uid, data=dict(task.__dict__)
         )
+        _ask_for_quick_checks(world, record, task)
+
+
+def _ask_for_quick_checks(world: World, record: JobRecord, task: TaskExit) -> None:
+    """Have all nodes of the attempt look at themselves now; what they find comes with their next heartbeat.
+
+    Nothing waits for it: a finding that comes late still moves the job off the bad node.
+    """
+    current = record.current
+    is_first = sum(1 for e in world.memory.job_facts(task.job_id).exits if e.is_failure) == 1
+    for node in current.nodes if current is not None and is_first else ():
+        world.agents.send(node, {"type": words.QUICK_CHECK, "id": f"{task.job_id}:{task.restart_count}"})
 
 
 def _restart_count(world: World, data: Mapping[str, Any]) -> int:

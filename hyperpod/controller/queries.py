@@ -182,7 +182,7 @@ class Queries:
         lines += [f"finding {f.severity.name} {f.check}/{f.code}: {f.message}" for f in node.findings]
         if node.repair is not None and node.repair.last_error:
             lines.append(f"last error: {node.repair.last_error}")
-        recent = self._world.store.events(node=node.name, limit=5)
+        recent = self._world.store.events(node=node.name, limit=10_000)[-5:]
         lines += [f"{e.at.isoformat(timespec='seconds')} {e.kind}: {e.message}" for e in recent]
         return lines
 

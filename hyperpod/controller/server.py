@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from hyperpod.adapters.wire import Frame, Signer, read_frame, write_frame
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 IDLE_TIMEOUT_S = 60.0
 """Agents speak every second; a connection that says nothing for this long is a dead one."""
+
+TICK_DEADLINE_S = 4.0
+"""A report that no tick has taken in by then is not confirmed; its agent sends it again after 5 s."""
 
 MAX_CONNECTIONS = 12_000
 
@@ -171,12 +175,19 @@ class Server:
         if kind in (words.TASK_START, words.STEP_END, words.GOODBYE, words.HELLO):
             is_kept = self._world.inbox.put(Report(kind, now, message), wake=kind != words.STEP_END)
             return {"ok": is_kept, "time": now.timestamp()}
+        if kind == words.REPLY:
+            # An agent's answer to an order: what it did shows in its next heartbeat.
+            return None
         return {"ok": False, "error": "UsageError", "message": f"unknown message {kind!r}", "hint": ""}
 
     async def _hand_over(self, report: Report) -> bool:
         """Give a report to the tick and wait until it is in the journal: what is confirmed survives a kill."""
         loop, taken = asyncio.get_running_loop(), asyncio.Event()
-        if not self._world.inbox.put(replace(report, on_taken=lambda: loop.call_soon_threadsafe(taken.set))):
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(taken.set)
+
+        if not self._world.inbox.put(replace(report, on_taken=tell)):
             return False
         try:
             await asyncio.wait_for(taken.wait(), TICK_DEADLINE_S)

@@ -12,3 +12,4 @@ login) systemctl start --no-block sackd.service ;;
 *) hp_die "unknown role $HP_ROLE" ;;
 esac
 systemctl start --no-block hyperpod-agent.service
+if [[ $HP_ROLE == worker ]]; then systemctl start --no-block hyperpod-goodbye.service; fi
