@@ -16,7 +16,7 @@ trap 'rm -rf "$TRIAL"' EXIT
 
 is_current() {
 	local name
-	for name in "${FILES[@]}"; do cmp -s "$HP_NODE_DIR/$name" "/etc/slurm/$name" || return 1; done
+	for name in "${FILES[@]}"; do hp_same_slurm_conf "$HP_NODE_DIR/$name" "/etc/slurm/$name" || return 1; done
 }
 
 try_out() {

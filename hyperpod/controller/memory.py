@@ -19,6 +19,10 @@ from hyperpod.core.messages import Heartbeat
 from hyperpod.core.snapshot import JobFacts
 
 
+SHUTDOWN_TAKES_AT_MOST = timedelta(seconds=120)
+"""systemd ends what does not stop by itself after 90 s."""
+
+
 @dataclass(frozen=True)
 class Report:
     """One message for the tick: what it is, when it came, and its content.
@@ -120,13 +124,18 @@ class Memory:
             not_ready_because=beat.not_ready_because,
             findings=beat.findings,
             clock_offset_s=beat.sent_at - at.timestamp(),
-            said_goodbye_at=None if not is_same_boot else before.said_goodbye_at,
+            said_goodbye_at=before.said_goodbye_at if is_same_boot and not self._stayed(before, at) else None,
         )
         return (
             not is_same_boot
             or before.is_ready != beat.is_ready
             or {f.key: f.severity for f in before.findings} != {f.key: f.severity for f in beat.findings}
         )
+
+    @staticmethod
+    def _stayed(word: NodeWord, at: datetime) -> bool:
+        """Say whether a machine that announced its shutdown is still heard so much later that it was called off."""
+        return word.said_goodbye_at is not None and at - word.said_goodbye_at > SHUTDOWN_TAKES_AT_MOST
 
     def probed(self, node: str, is_reachable: bool, at: datetime) -> None:
         """Take a second opinion in."""

@@ -213,7 +213,7 @@ def readiness(spec: ClusterSpec, provider: LocalProvider) -> Readiness:
     workers = [node.name for node in wanted if node.role is Role.WORKER and node.name not in waiting]
     head = next((by_node[node.name] for node in wanted if node.role is Role.HEAD and node.name in by_node), None)
     if workers and head is not None and head.status is InstanceStatus.RUNNING:
-        states = node_states(provider, head)
+        states = node_states(provider, head, workers)
         failed = {failure.node for failure in failures}
         for name in workers:
             state = states.get(name, "unknown to Slurm")
@@ -236,19 +236,40 @@ def delete_cluster(
     progress("deleted", 1.0)
 
 
-def node_states(provider: LocalProvider, head: Instance) -> dict[str, str]:
-    """Return Slurm's state of every node, in lower case; empty while slurmctld does not answer."""
+def node_states(provider: LocalProvider, head: Instance, nodes: Collection[str]) -> dict[str, str]:
+    """Return Slurm's state of these nodes, in lower case; those that it does not know are missing.
+
+    Empty while slurmctld does not answer.
+    """
+    connection = provider.connect(head.id)
     try:
-        done = provider.connect(head.id).run(["sinfo", "--all", "--noheader", "--Node", "--format=%N %T"], timeout_s=15)
+        listed = connection.run(["sinfo", "--all", "--noheader", "--Node", "--format=%N %T"], timeout_s=15)
+        states = parse_node_states(listed.stdout)
+        if set(nodes) <= set(states):
+            return states
+        # sinfo leaves out nodes that are in no partition at the moment, as a spare of a cluster without spares is.
+        shown = connection.run(["scontrol", "--oneliner", "show", "nodes"], timeout_s=15)
     except (CommandError, ProviderError):
         return {}
-    return parse_node_states(done.stdout)
+    return parse_shown_nodes(shown.stdout) | states
 
 
 def parse_node_states(text: str) -> dict[str, str]:
     """Read ``sinfo --Node --format='%N %T'``; flags after the state (``*``, ``~`` …) stay."""
     pairs = (line.split() for line in text.splitlines())
     return {words[0]: words[1].lower() for words in pairs if len(words) == 2}
+
+
+def parse_shown_nodes(text: str) -> dict[str, str]:
+    """Read ``scontrol --oneliner show nodes``; a node that does not answer gets sinfo's ``*``."""
+    states = {}
+    for line in text.splitlines():
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if "NodeName" in fields and "State" in fields:
+            base, *flags = fields["State"].lower().split("+")
+            silent = "*" if "not_responding" in flags and not base.endswith("*") else ""
+            states[fields["NodeName"]] = base + silent
+    return states
 
 
 def _is_usable(state: str) -> bool:

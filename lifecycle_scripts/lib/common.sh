@@ -41,3 +41,9 @@ hp_ensure() {
 	hp_install "$@" || code=$?
 	[[ $code == 0 || $code == 10 ]]
 }
+
+# hp_same_slurm_conf A B: equal but for who is in which partition, which the controller changes as it needs spares.
+hp_same_slurm_conf() {
+	[[ -f $1 && -f $2 ]] || return 1
+	cmp -s <(sed -E '/^PartitionName=/s/ Nodes=[^ ]*//' "$1") <(sed -E '/^PartitionName=/s/ Nodes=[^ ]*//' "$2")
+}

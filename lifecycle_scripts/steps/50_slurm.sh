@@ -8,6 +8,8 @@ install -d -m 0755 -o slurm -g slurm /var/log/slurm
 if [[ $HP_ROLE == head ]]; then
 	install -d -m 0700 -o slurm -g slurm /var/spool/slurmctld
 	for name in slurm.conf cgroup.conf plugstack.conf; do
+		# At a reboot the spares that have joined a partition stay there.
+		if hp_same_slurm_conf "$HP_NODE_DIR/$name" "/etc/slurm/$name"; then continue; fi
 		hp_ensure "$HP_NODE_DIR/$name" "/etc/slurm/$name" 0644 root
 	done
 	exit 0

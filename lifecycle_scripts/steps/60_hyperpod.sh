@@ -15,10 +15,11 @@ for name in agent controller; do
 		rm -f "/etc/hyperpod/.$name.json"
 		continue
 	fi
-	# The controller reads the list of nodes anew by itself; everything else is read at its start.
+	# The controller reads the list of nodes anew by itself; everything else, also the number of spares, at its start.
 	restart=yes
 	if [[ $name == controller && -f $target ]]; then
-		if cmp -s <(jq -S 'del(.nodes, .policies.groups)' "$target") <(jq -S 'del(.nodes, .policies.groups)' "/etc/hyperpod/.$name.json"); then restart=no; fi
+		rest='del(.nodes, .policies.groups[].count)'
+		if cmp -s <(jq -S "$rest" "$target") <(jq -S "$rest" "/etc/hyperpod/.$name.json"); then restart=no; fi
 	fi
 	chmod 0644 "/etc/hyperpod/.$name.json"
 	mv -f "/etc/hyperpod/.$name.json" "$target"

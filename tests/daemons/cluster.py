@@ -10,7 +10,7 @@ from hyperpod.controller.loop import restore, run_once
 from hyperpod.controller.memory import Inbox, Memory, Report
 from hyperpod.controller.world import NodeSlot, World
 from hyperpod.core import messages as words
-from hyperpod.core.job import JobRecord, JobView
+from hyperpod.core.job import JobRecord, JobStatus, JobView
 from hyperpod.core.node import Role
 from hyperpod.core.plan import Plan
 from hyperpod.core.policy import RepairPolicy, ResumePolicy
@@ -131,6 +131,7 @@ class Cluster:
         self.resume_policy = ResumePolicy(**(resume or {}))
         self.saved: dict[str, tuple[str, ...]] = {}
         self.cut: set[str] = set()
+        self._started: set[tuple[int, int]] = set()
         self.world = self._new_world()
         self.run(3)
 
@@ -191,7 +192,15 @@ class Cluster:
                     self.slurm.power_on(node)
             if quarter % 4 == 0:
                 self.agents.beat(self.world.inbox)
+            self._start_tasks()
             self.tick()
+
+    def _start_tasks(self) -> None:
+        for job in self.slurm._jobs.values():
+            run = (job.view.job_id, job.view.restart_count)
+            if job.view.status is JobStatus.RUNNING and run not in self._started:
+                self._started.add(run)
+                self.report(words.TASK_START, job_id=run[0], restart_count=run[1], step_id=0)
 
     def run_until(self, is_so: Callable[[], bool], seconds: float = 120) -> float:
         """Let time pass until something is so; returns how long it took, in seconds."""
@@ -210,8 +219,6 @@ class Cluster:
             environment=ARMED if environment is None else environment, node_count=nodes, **fields
         )
         self.run(2)
-        self.report(words.TASK_START, job_id=job_id, restart_count=0, step_id=0)
-        self.run(0.25)
         return job_id
 
     def report(self, kind: str, **data: Any) -> None:

@@ -20,6 +20,7 @@ from hyperpod.provisioning.apply import (
     create_cluster,
     delete_cluster,
     parse_node_states,
+    parse_shown_nodes,
     plan_cluster,
     readiness,
     stored_spec,
@@ -275,6 +276,21 @@ def test_an_unknown_cluster_lists_the_known_ones(scene: Scene) -> None:
 
 def test_reads_slurms_states() -> None:
     assert parse_node_states("worker-1 idle\nworker-2 DOWN*\n\nnoise\n") == {"worker-1": "idle", "worker-2": "down*"}
+
+
+def test_a_node_in_no_partition_is_ready_too(scene: Scene) -> None:
+    scene.create(spec())
+    scene.podman.exec_replies["sinfo"] = Completed("worker-1 idle\nworker-2 idle\n", "", 0)
+    shown = "NodeName=worker-3 Arch=x State=IDLE ThreadsPerCore=1\n"
+    scene.podman.exec_replies["scontrol"] = Completed(shown, "", 0)
+
+    assert readiness(spec(), scene.provider).is_ready
+
+
+def test_reads_nodes_as_slurm_shows_them() -> None:
+    text = "NodeName=a Arch=x State=IDLE+DRAIN Reason=x y\nNodeName=b State=DOWN+NOT_RESPONDING\nnoise\n"
+
+    assert parse_shown_nodes(text) == {"a": "idle", "b": "down*"}
 
 
 ADDRESSES = {"head-1": "10.0.0.10", "worker-1": "10.0.0.11", "worker-2": "10.0.0.12", "worker-3": "10.0.0.13"}
