@@ -324,15 +324,15 @@ def _requeue(world: World, action: do.RequeueJob) -> None:
 
 
 def _expedite(world: World, action: do.ExpediteJob) -> None:
-    if action.set_excluded:
-        world.slurm.set_excluded(action.job_id, action.excluded)
-    if action.top_priority:
-        world.slurm.set_top_priority(action.job_id)
-    if action.start_now:
-        # A het job starts when all its components may; each has its own begin time.
-        snapshot = world.last_snapshot
-        parts = [j.job_id for j in snapshot.jobs if j.het_job_id == action.job_id] if snapshot else []
-        for job_id in sorted({action.job_id, *parts}):
+    # A het job starts when all its components may; each has its own begin time, priority and excluded nodes.
+    snapshot = world.last_snapshot
+    parts = [j.job_id for j in snapshot.jobs if j.het_job_id == action.job_id] if snapshot else []
+    for job_id in sorted({action.job_id, *parts}):
+        if action.set_excluded:
+            world.slurm.set_excluded(job_id, action.excluded)
+        if action.top_priority:
+            world.slurm.set_top_priority(job_id)
+        if action.start_now:
             world.slurm.start_now(job_id)
 
 

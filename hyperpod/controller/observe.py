@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hyperpod.controller.memory import NodeWord
@@ -52,6 +53,7 @@ def observe(world: World) -> Snapshot:
         if view.status in (JobStatus.RUNNING, JobStatus.CONFIGURING, JobStatus.SUSPENDED):
             for name in view.nodes:
                 on_node.setdefault(name, []).append(view.job_id)
+    views = whole_het_jobs(views)
     nodes = tuple(
         _node(
             slot,
@@ -84,6 +86,23 @@ def observe(world: World) -> Snapshot:
     )
     world.last_snapshot = snapshot
     return snapshot
+
+
+def whole_het_jobs(views: tuple[JobView, ...]) -> tuple[JobView, ...]:
+    """Return the jobs with the leader of each het job on the nodes of all its components: it lives and dies as one."""
+    parts: dict[int, list[JobView]] = {}
+    for view in views:
+        if view.het_job_id is not None and view.het_offset:
+            parts.setdefault(view.het_job_id, []).append(view)
+    if not parts:
+        return views
+    whole = []
+    for view in views:
+        others = parts.get(view.job_id, ())
+        names = dict.fromkeys((*view.nodes, *(name for part in others for name in part.nodes)))
+        count = view.node_count + sum(part.node_count for part in others)
+        whole.append(replace(view, nodes=tuple(names), node_count=count) if others else view)
+    return tuple(whole)
 
 
 def _history(world: World) -> tuple[PastRepair, ...]:

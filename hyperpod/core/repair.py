@@ -607,6 +607,8 @@ def _replacing(
         return [_save(repair.moved(RepairStatus.CHECKING, now), "the new machine runs")], [], timedelta(0)
     if is_new and node.instance_status is InstanceStatus.FAILED:
         return _next_try(node, repair, snapshot, policy, "the new machine's birth failed")
+    if is_new and node.instance_status is InstanceStatus.STOPPED:
+        return _next_try(node, repair, snapshot, policy, "the new machine has stopped")
     if not is_new and _is_back_at_work(node):
         return _close_again(node, repair, policy, now)
     # A provider that refuses (no capacity, throttled) says nothing against a machine: it is asked for ever.

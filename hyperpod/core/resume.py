@@ -79,7 +79,8 @@ def _dead_nodes(attempt: Attempt, nodes: Mapping[str, NodeView]) -> list[tuple[N
             continue
         repair = node.repair
         if repair is not None:
-            if repair.cause in DEAD_CAUSES and (not instance or repair.instance_id in ("", instance)):
+            is_off = repair.cause in DEAD_CAUSES or repair.status is RepairStatus.FENCING
+            if is_off and (not instance or repair.instance_id in ("", instance)):
                 dead.append((node, repair.message))
         elif node.availability is Availability.DOWN and instance in ("", node.instance_id):
             dead.append((node, f"{name} is down: {node.reason or 'Slurm does not reach it'}"))
@@ -562,17 +563,22 @@ def _pending(record: JobRecord, view: JobView, snapshot: Snapshot) -> ResumeDeci
         return ResumeDecision(record)
     leftovers = _leftovers(record, current, view, snapshot)
     excluded = excluded_nodes(record, view, snapshot)
-    longest = (current.ended_at or snapshot.now) + LONGEST_REQUEUE_DELAY
+    is_delayed = view.begin_at is not None and snapshot.now < view.begin_at <= current.ended_at + LONGEST_REQUEUE_DELAY
+    too_early = current.ended_at.replace(microsecond=0) + timedelta(seconds=1) - snapshot.now
     expedite = do.ExpediteJob(
         current.message,
         record.job_id,
         excluded=excluded,
-        start_now=view.begin_at is not None and snapshot.now < view.begin_at <= longest,
+        # A node refuses ("already killed") what is started in the very second in which the attempt before was ended:
+        # slurmd compares the two in whole seconds (24.11, cred_context.c).
+        start_now=is_delayed and too_early <= timedelta(0),
         set_excluded=tuple(sorted(view.excluded)) != excluded,
         top_priority=view.priority < TOP_PRIORITY,
     )
     if expedite.start_now or expedite.set_excluded or expedite.top_priority:
         return ResumeDecision(record, (*leftovers, expedite), wake_after=SOON)
+    if is_delayed:
+        return ResumeDecision(record, leftovers, wake_after=min(SOON, too_early))
     if view.is_completing:
         return ResumeDecision(record, leftovers, wake_after=SOON)
     if view.pending_reason in ("Resources", "Priority", "None", ""):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hyperpod.core.node import Availability, NodeView, RepairStatus
 from hyperpod.core.repair import DEAD_CAUSE
 from hyperpod.core.resume import TOP_PRIORITY, ResumeDecision, decide_resume
 from hyperpod.core.snapshot import JobFacts
-from tests.core.worlds import RESUME, ago, attempt, failed, in_repair, job, machine, node, nodes, record, snapshot
+from tests.core.worlds import NOW, RESUME, ago, attempt, failed, in_repair, job, machine, node, nodes, record, snapshot
 
 
 def pending(**fields: Any) -> JobView:
@@ -41,6 +42,18 @@ def test_slurms_begin_time_delay_is_beaten_until_it_is_gone() -> None:
     view = pending(excluded=("worker-1",), begin_at=ago(-110), pending_reason="BeginTime")
     assert expedited(decide(died(), view)).start_now
     assert decide(died(), pending(excluded=("worker-1",))).actions == ()
+
+
+def test_a_job_is_not_started_in_the_second_in_which_its_last_attempt_ended() -> None:
+    # The same node would refuse it: slurmd takes the new credential for one that was revoked in that second.
+    second = NOW.replace(microsecond=0)
+    over = failed(1, cause=ExitCause.APPLICATION, ended_at=second + timedelta(milliseconds=200))
+    view = pending(begin_at=ago(-110), pending_reason="BeginTime")
+    early = snapshot(*nodes(4), now=second + timedelta(milliseconds=900))
+    waiting = decide_resume(record(over), view, JobFacts(), early, RESUME)
+    assert (waiting.actions, waiting.wake_after) == ((), timedelta(milliseconds=100))
+    due = snapshot(*nodes(4), now=second + timedelta(seconds=1))
+    assert expedited(decide_resume(record(over), view, JobFacts(), due, RESUME)).start_now
 
 
 def test_a_begin_time_that_a_person_set_later_is_respected() -> None:

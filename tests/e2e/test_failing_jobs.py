@@ -24,7 +24,7 @@ def test_killed_rank_is_resumed_although_another_rank_hangs(lab: Lab) -> None:
     assert all(x.step >= 8 for x in starts)
     assert {x.rank for x in lab.trace(job) if x.attempt == 1} == {0, 1}
     first = lab.show_job(job.id)["attempts"][0]
-    assert first["cause"] == "Application"
+    assert first["cause"] == "ApplicationFailed"
     assert "signal 9" in first["message"]
     # Nobody's node was to blame.
     assert not lab.events("NodeDrained")
@@ -53,7 +53,7 @@ def test_job_that_fails_again_and_again_goes_on_as_long_as_it_makes_progress(lab
 
     shown = lab.wait_verdict(job, "Completed")
 
-    assert [a["cause"] for a in shown["attempts"]] == ["Application", "Application", "Completed"]
+    assert [a["cause"] for a in shown["attempts"]] == ["ApplicationFailed", "ApplicationFailed", "Completed"]
     assert [x.step for x in lab.trace(job) if x.kind == "start"] == [0, 4, 8]
 
 
@@ -130,7 +130,7 @@ def test_srun_with_auto_resume_inside_a_script_arms_the_job(lab: Lab) -> None:
     _kill_rank(lab, lab.job_nodes(job.id)[1])
 
     shown = lab.wait_verdict(job, "Completed")
-    assert [a["cause"] for a in shown["attempts"]] == ["Application", "Completed"]
+    assert [a["cause"] for a in shown["attempts"]] == ["ApplicationFailed", "Completed"]
     assert lab.restarts(job.id) == 1
     assert min(x.step for x in lab.trace(job) if x.attempt == 2) >= 4
     # The script never saw the failure: it ended once, well.
