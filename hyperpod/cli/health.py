@@ -17,7 +17,7 @@ import typer
 from hyperpod.cli import render
 from hyperpod.cli.render import Output
 from hyperpod.core.finding import Finding, Severity, worst_severity
-from hyperpod.errors import HyperpodError, UsageError
+from hyperpod.errors import HyperpodError
 
 SOCKET = "/run/hyperpod/agent.sock"
 TIMEOUT_S = 5.0
@@ -32,16 +32,6 @@ Examples:
     hyperpod health
 
     hyperpod ssh worker-2 -- hyperpod health --output json
-"""
-
-
-CLEAR_HELP = """End a finding of the kernel log on this node.
-
-Other findings end by themselves when their check passes. Run it on the node, as root.
-
-Example:
-
-    hyperpod clear kernel_log/Xid79 --device 0000:9b:00 --reason "GPU replaced"
 """
 
 
@@ -110,24 +100,6 @@ def register(app: typer.Typer) -> None:
         else:
             _print(answer, severity)
         raise typer.Exit(int(severity))
-
-    @app.command("clear", help=CLEAR_HELP)
-    def clear(
-        finding: Annotated[str, typer.Argument(metavar="CHECK/CODE", help="As 'hyperpod health' names it.")],
-        reason: Annotated[str, typer.Option("--reason", help="Why it is dealt with; goes to the agent's log.")],
-        device: Annotated[str, typer.Option("--device", help="Part of the node, where the finding names one.")] = "",
-        path: Annotated[str, typer.Option("--socket", help="The agent's socket.", hidden=True)] = SOCKET,
-    ) -> None:
-        check, _, code = finding.partition("/")
-        if check != "kernel_log" or not code:
-            raise UsageError(
-                f"{finding} cannot be cleared: only findings of kernel_log stay when their cause is gone",
-                hint="for example: hyperpod clear kernel_log/Xid79 --device 0000:9b:00 --reason 'GPU replaced'",
-            )
-        (answer,) = ask(path, {"v": 1, "type": "clear", "code": code, "device": device, "reason": reason}) or ("",)
-        render.say(f"{finding}: {answer or 'the agent did not understand'}")
-        if answer != "cleared":
-            raise typer.Exit(1)
 
 
 def _print(answer: Mapping[str, Any], severity: Severity) -> None:

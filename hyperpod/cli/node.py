@@ -42,6 +42,10 @@ def register(app: typer.Typer) -> None:
     app.command("drain", epilog=examples('hyperpod drain worker-2 --reason "fan is loud"'))(drain)
     app.command("undrain", epilog=examples("hyperpod undrain worker-2"))(undrain)
     app.command(
+        "clear",
+        epilog=examples('hyperpod clear worker-2 kernel_log/Xid79 --device 0000:9b:00 --reason "GPU replaced"'),
+    )(clear)
+    app.command(
         "replace-node", epilog=examples("hyperpod replace-node worker-2", "hyperpod replace-node worker-2 --force")
     )(replace_node)
     app.command("reboot-node", epilog=examples("hyperpod reboot-node worker-2", "hyperpod reboot-node head-1 --force"))(
@@ -181,6 +185,29 @@ def undrain(
 ) -> None:
     """Let a drained node take jobs again. Root only."""
     _tell(place_of(ctx).controller(cluster).command("undrain", node=checked_node(node)), output)
+
+
+def clear(
+    ctx: typer.Context,
+    node: NodeArgument,
+    finding: Annotated[str, typer.Argument(metavar="CHECK/CODE", help="As 'hyperpod why NODE' names it.")],
+    reason: Annotated[str, typer.Option("--reason", "-r", metavar="TEXT", help="Why it is dealt with.")],
+    device: Annotated[str, typer.Option("--device", help="Part of the node, where the finding names one.")] = "",
+    cluster: ClusterOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """End a finding of a node's kernel log by hand.
+
+    Other findings end by themselves when their check passes. A node that was drained for it alone takes work again.
+    Root only."""
+    check, _, code = finding.partition("/")
+    if check != "kernel_log" or not code:
+        raise UsageError(
+            f"{finding} cannot be cleared: only findings of kernel_log stay when their cause is gone",
+            hint="for example: hyperpod clear worker-2 kernel_log/Xid79 --device 0000:9b:00 --reason 'GPU replaced'",
+        )
+    args = {"node": checked_node(node), "check": check, "code": code, "device": device, "reason": reason}
+    _tell(place_of(ctx).controller(cluster).command("clear", **args), output)
 
 
 # --- repair -----------------------------------------------------------------------------------------------------

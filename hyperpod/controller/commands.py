@@ -30,6 +30,7 @@ class Commands:
             "undrain": _undrain,
             "replace": lambda w, a: _repair(w, a, Action.REPLACE),
             "reboot": lambda w, a: _repair(w, a, Action.REBOOT),
+            "clear": _clear,
             "reset-breaker": _reset_breaker,
         }
 
@@ -90,6 +91,25 @@ def _undrain(world: World, args: Mapping[str, Any]) -> str:
     world.slurm.undrain(node.name)
     world.store.add_event("NodeUndrained", "by an administrator", world.clock.now(), node=node.name)
     return f"{node.name} takes work again"
+
+
+def _clear(world: World, args: Mapping[str, Any]) -> str:
+    node = _node(world, args)
+    check, code, device = (str(args.get(key) or "") for key in ("check", "code", "device"))
+    found = [f for f in node.findings if (f.check, f.code) == (check, code) and device in ("", f.device)]
+    if not found:
+        open_now = ", ".join(f"{f.check}/{f.code}" for f in node.findings) or "none"
+        raise NotFound(
+            f"{node.name} has no open finding {check}/{code} {device}".rstrip(), hint=f"open are: {open_now}"
+        )
+    reason = str(args.get("reason") or "")
+    for finding in found:
+        order = {"type": "clear", "code": code, "device": finding.device, "reason": reason}
+        if not world.agents.send(node.name, order):
+            raise ProviderUnavailable(f"the agent of {node.name} is not connected", hint="try again when it is")
+    text = f"{check}/{code} was cleared by an administrator: {reason}"
+    world.store.add_event("FindingCleared", text, world.clock.now(), node=node.name)
+    return f"{node.name}: {check}/{code} cleared"
 
 
 def _repair(world: World, args: Mapping[str, Any], action: Action) -> str:

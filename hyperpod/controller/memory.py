@@ -18,7 +18,6 @@ from hyperpod.core.job import TaskExit
 from hyperpod.core.messages import Heartbeat
 from hyperpod.core.snapshot import JobFacts
 
-
 SHUTDOWN_TAKES_AT_MOST = timedelta(seconds=120)
 """systemd ends what does not stop by itself after 90 s."""
 

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 PROVIDER_MAX_AGE = timedelta(seconds=5)
 """How old the provider's word may be while all is well; asked anew as soon as something is not."""
 
+LOG_REPEAT = timedelta(minutes=15)
+
 REPAIR_BEGAN = "RepairBegan"
 _HISTORY = "repair_history"
 SPARE_PARTITION = "hyperpod-spare"
@@ -44,7 +46,7 @@ def observe(world: World) -> Snapshot:
         if slots and not any(s.name in states for s in slots):
             missing.append("slurm")
     except HyperpodError as error:
-        log.warning("slurm does not answer error=%s", error)
+        _log_silence(world, "slurm", error)
         missing.append("slurm")
     repairs = {r.node: r for r in world.store.repairs()}
     instances = _instances(world, repairs, missing)
@@ -105,6 +107,17 @@ def whole_het_jobs(views: tuple[JobView, ...]) -> tuple[JobView, ...]:
     return tuple(whole)
 
 
+def _log_silence(world: World, source: str, error: HyperpodError) -> None:
+    """Say that a source is silent, at most every quarter of an hour: the loop asks it several times a second."""
+    now, key = world.clock.now(), ("Silent", source, None)
+    shown = world.notes_shown.get(key)
+    if shown is None or now - shown >= LOG_REPEAT:
+        world.notes_shown[key] = now
+        log.warning("%s does not answer error=%s", source, error)
+    else:
+        log.debug("%s does not answer error=%s", source, error)
+
+
 def _history(world: World) -> tuple[PastRepair, ...]:
     since = world.clock.now() - timedelta(seconds=world.repair_policy.breaker_window_s)
     rows = json.loads(world.store.value(_HISTORY) or "[]")
@@ -134,7 +147,7 @@ def _instances(world: World, repairs: dict[str, Repair], missing: list[str]) -> 
                 raise ProviderUnavailable(f"the provider names no machine of cluster {world.cluster}")
             world.instances, world.instances_at = seen, now
         except HyperpodError as error:
-            log.warning("the provider does not answer error=%s", error)
+            _log_silence(world, "provider", error)
             missing.append("provider")
             return {i.node: i for i in world.instances or ()}
     return {i.node: i for i in world.instances}

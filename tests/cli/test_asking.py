@@ -155,6 +155,19 @@ def test_why_of_a_node_is_by_its_name_and_a_wrong_name_is_usage(demo: Fakes) -> 
     [
         (["drain", "worker-1", "--reason", " fan  is loud "], ("drain", {"node": "worker-1", "reason": "fan is loud"})),
         (["undrain", "worker-1"], ("undrain", {"node": "worker-1"})),
+        (
+            ["clear", "worker-1", "kernel_log/Xid79", "--device", "0000:9b:00", "--reason", "GPU replaced"],
+            (
+                "clear",
+                {
+                    "node": "worker-1",
+                    "check": "kernel_log",
+                    "code": "Xid79",
+                    "device": "0000:9b:00",
+                    "reason": "GPU replaced",
+                },
+            ),
+        ),
         (["replace-node", "worker-1"], ("replace", {"node": "worker-1", "force": False})),
         (["reboot-node", "worker-1", "--force"], ("reboot", {"node": "worker-1", "force": True})),
         (["breaker", "reset"], ("reset-breaker", {})),
@@ -165,6 +178,13 @@ def test_commands_are_told_to_the_controller(demo: Fakes, argv: list[str], asked
     assert (result.code, result.out) == (0, f"{asked[0]} done\n")
     assert demo.run(*argv, "--output", "json").json == {"done": f"{asked[0]} done"}
     assert demo.controller.asked == [asked, asked]
+
+
+@pytest.mark.parametrize("finding", ["disk/DiskFull", "kernel_log", "Xid79"])
+def test_findings_that_end_by_themselves_are_not_cleared_by_hand(demo: Fakes, finding: str) -> None:
+    result = demo.run("clear", "worker-1", finding, "--reason", "x")
+    assert result.code == 2
+    assert "only findings of kernel_log" in result.err
 
 
 def test_a_drain_needs_a_reason_that_is_not_ours(demo: Fakes) -> None:

@@ -15,7 +15,6 @@ from typer.testing import CliRunner, Result
 
 from hyperpod.cli.health import AgentSilent, ask, register
 from hyperpod.core.finding import Finding, Severity
-from hyperpod.errors import UsageError
 
 ANSWER: dict[str, Any] = {
     "node": "worker-1",
@@ -66,14 +65,9 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 def run(path: str, *arguments: str) -> Result:
     app = typer.Typer()
+    app.callback()(lambda: None)  # a program of one command would take no command's name
     register(app)
     return CliRunner().invoke(app, ["health", "--socket", path, *arguments])
-
-
-def clear(path: str, *arguments: str) -> Result:
-    app = typer.Typer()
-    register(app)
-    return CliRunner().invoke(app, ["clear", "--socket", path, *arguments])
 
 
 def with_findings(*findings: Finding, **changes: Any) -> bytes:
@@ -128,19 +122,3 @@ def test_a_dead_socket_is_unknown(tmp_path: Path) -> None:
         listener.bind(str(path))
     with pytest.raises(AgentSilent, match="does not answer"):
         ask(str(path), {"type": "health"})
-
-
-def test_a_finding_of_the_kernel_log_is_cleared_with_a_reason(serve: Serve) -> None:
-    result = clear(serve(b"cleared\n.\n"), "kernel_log/Xid79", "--device", "0000:9b:00", "--reason", "replaced")
-    assert result.exit_code == 0
-    assert "kernel_log/Xid79: cleared" in result.stderr
-
-
-def test_clearing_what_is_not_open_fails(serve: Serve) -> None:
-    assert clear(serve(b"not open\n.\n"), "kernel_log/Xid79", "--reason", "replaced").exit_code == 1
-
-
-@pytest.mark.parametrize("finding", ["disk/DiskFull", "kernel_log", "Xid79"])
-def test_findings_that_end_by_themselves_are_not_cleared_by_hand(tmp_path: Path, finding: str) -> None:
-    result = clear(str(tmp_path / "none"), finding, "--reason", "x")
-    assert isinstance(result.exception, UsageError)

@@ -53,7 +53,7 @@ def test_every_command_has_help_with_an_example(fakes: Fakes, path: tuple[str, .
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_result_comes_as_json_too(path: tuple[str, ...]) -> None:
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
-    assert "--output" in options or path in {("ssh",), ("provider-serve",), ("clear",)}
+    assert "--output" in options or path in {("ssh",), ("provider-serve",)}
 
 
 def test_the_program_alone_shows_its_help(fakes: Fakes) -> None:

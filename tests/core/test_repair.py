@@ -9,7 +9,7 @@ import pytest
 
 from hyperpod.core import plan as do
 from hyperpod.core.finding import Action, Severity, Whose
-from hyperpod.core.node import Availability, InstanceStatus, RepairStatus
+from hyperpod.core.node import Availability, InstanceStatus, NodeView, RepairStatus
 from hyperpod.core.repair import DEAD_CAUSE, RETURNED_CAUSE, SHUTDOWN_CAUSE, decide_repair
 from tests.core.worlds import (
     NOW,
@@ -224,6 +224,23 @@ def test_nothing_more_is_taken_out_when_too_many_are_out_already() -> None:
     plan = decide_repair(snapshot(*nodes(4, ill, *out)), POLICY)
     assert plan.actions == ()
     assert codes(plan) == ["Refused"]
+
+
+@pytest.mark.parametrize(
+    ("ill", "cause"), [(dead(9), DEAD_CAUSE), (node(9, said_goodbye=True), SHUTDOWN_CAUSE)], ids=["dead", "shutdown"]
+)
+def test_the_breaker_stops_deaths_and_shutdowns_too(ill: NodeView, cause: str) -> None:
+    plan = decide_repair(snapshot(*nodes(12, ill), history=past(1, 2, 3, cause=cause)), POLICY)
+    assert not [n for n in names(plan) if n != "ProbeNode"]
+    assert codes(plan) == ["BreakerOpen", "Refused"]
+
+
+@pytest.mark.parametrize("ill", [dead(1), node(1, said_goodbye=True)], ids=["dead", "shutdown"])
+def test_the_unhealthy_limit_holds_for_deaths_and_shutdowns_too(ill: NodeView) -> None:
+    out = [in_repair(i, RepairStatus.HELD) for i in (2, 3)]
+    plan = decide_repair(snapshot(*nodes(4, ill, *out)), POLICY)
+    assert not [n for n in names(plan) if n != "ProbeNode"]
+    assert "Refused" in codes(plan)
 
 
 def test_a_dead_node_that_slurm_has_marked_down_counts_once() -> None:

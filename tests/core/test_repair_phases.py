@@ -12,7 +12,7 @@ from hyperpod.core.finding import Action
 from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, RepairStatus
 from hyperpod.core.plan import Plan
 from hyperpod.core.policy import RepairPolicy
-from hyperpod.core.repair import DEAD_CAUSE, RETURNED_CAUSE, SHUTDOWN_CAUSE, decide_repair
+from hyperpod.core.repair import DEAD_CAUSE, RETURNED_CAUSE, SHUTDOWN_CAUSE, decide_repair, decide_spares
 from tests.core.worlds import POLICY, ago, codes, fatal, in_repair, machine, names, node, nodes, of, snapshot
 
 S = RepairStatus
@@ -173,6 +173,17 @@ def test_a_node_that_somebody_opened_in_mid_replacement_is_closed_and_its_machin
     assert names(decide(opened)) == ["DrainNode"]
 
 
+def test_a_machine_with_jobs_is_spared_although_its_node_is_closed() -> None:
+    busy = in_repair(1, S.REBOOTING, {"jobs": (7,)}, action=Action.REBOOT)
+    plan = decide(busy)
+    assert (plan.actions, codes(plan)) == ((), ["Draining"])
+
+
+def test_a_new_machine_that_stops_is_given_up_at_once() -> None:
+    stopped = {"instance_id": machine(50), "instance_status": InstanceStatus.STOPPED}
+    assert saved(decide(in_repair(1, S.REPLACING, stopped))).attempt == 2
+
+
 def test_the_next_try_waits_longer_each_time_and_uses_another_machine() -> None:
     failed = {"instance_id": machine(50), "instance_status": InstanceStatus.FAILED}
     soon = decide(in_repair(1, S.REPLACING, failed, changed_at=ago(4)))
@@ -272,6 +283,13 @@ def test_an_action_in_the_reason_of_a_held_node_tries_again() -> None:
     assert saved(plan).attempt == 1
 
 
+def test_a_wish_for_a_held_node_obeys_the_budget() -> None:
+    busy = [in_repair(i, S.REPLACING) for i in (2, 3)]
+    plan = decide(in_repair(1, S.HELD, {"reason": "Action:Replace"}), *busy)
+    assert "worker-1" not in {a.node for a in of(plan, do.ReplaceInstance)}
+    assert "Refused" in codes(plan)
+
+
 # --- spares -----------------------------------------------------------------------------------------------------
 
 SPARE = replace(POLICY, spare_count={"worker": 1})
@@ -304,6 +322,11 @@ def test_with_too_many_in_use_an_idle_one_is_parked_and_never_a_busy_one() -> No
     assert [a.node for a in of(plan, do.ParkSpare)] == ["worker-2"]
     all_busy = [node(i, jobs=(7,)) for i in range(1, 5)]
     assert not of(decide(*all_busy, count=4, policy=SPARE), do.ParkSpare)
+
+
+def test_spares_do_not_move_while_a_source_is_missing() -> None:
+    world = snapshot(*nodes(4, in_repair(1, S.REPLACING), spare(4)), missing=("slurm",))
+    assert decide_spares(world, SPARE) == ([], [])
 
 
 def test_a_move_out_of_the_spares_that_was_cut_short_is_finished() -> None:

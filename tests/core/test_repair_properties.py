@@ -14,7 +14,7 @@ from hyperpod.core.repair import decide_repair, fatal_findings, is_dead, unhealt
 from hyperpod.core.snapshot import Snapshot
 from tests.core.worlds import of, repair_policies, shuffled, worlds
 
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=25, deadline=None)
 MACHINE_WORK = (RepairStatus.REBOOTING, RepairStatus.REPLACING)
 
 

@@ -381,6 +381,50 @@ def test_without_our_agents_nobody_can_say_that_no_task_has_started() -> None:
     assert decide(stuck, job(started_at=ago(121)), NO_FACTS, mute).actions == ()
 
 
+@pytest.mark.parametrize(
+    ("view", "kept", "gone"),
+    [
+        (job(nodes=("worker-2",)), attempt(), True),
+        (job(started_at=ago(121)), attempt(first_task_at=None, started_at=ago(121)), False),
+    ],
+    ids=["a lost node", "no task"],
+)
+def test_with_used_up_attempts_a_running_job_is_left_as_it_is(view: JobView, kept: Attempt, gone: bool) -> None:
+    lost = [in_repair(1, RepairStatus.FENCING, DOWN, cause=DEAD_CAUSE)] if gone else []
+    decision = decide(record(kept, max_attempts=1), view, NO_FACTS, *lost)
+    assert (decision.actions, decision.notes[0].code) == ((), "AttemptsUsedUp")
+
+
+def test_a_job_that_ended_without_having_run_is_over() -> None:
+    view = replace(job(status=J.BOOT_FAIL), started_at=None)
+    assert decide(record(), view).record.verdict == "NotStarted"
+
+
+def test_a_script_killed_by_a_signal_is_told_so() -> None:
+    decision = decide(record(attempt()), job(status=J.FAILED, exit_signal=9))
+    assert ended(decision).message == "the batch script was killed by signal 9"
+
+
+def test_a_node_that_is_leaving_for_its_own_illness_excuses_the_job() -> None:
+    leaving = in_repair(1, RepairStatus.DRAINING)
+    decision = decide(record(attempt()), job(status=J.FAILED, exit_code=1), NO_FACTS, leaving)
+    assert ended(decision).cause is ExitCause.NODE_UNHEALTHY
+
+
+def test_a_job_on_a_node_that_a_person_had_fenced_is_a_node_failure() -> None:
+    forced = in_repair(1, RepairStatus.FENCING, DOWN, cause="admin/Replace")
+    decision = decide(record(attempt()), job(status=J.PENDING, restart_count=1), NO_FACTS, forced)
+    assert ended(decision).cause is ExitCause.NODE_DEAD
+
+
+def test_progress_is_measured_from_the_checkpoint_that_the_attempt_was_given() -> None:
+    """The newest was damaged: attempt 2 began at 400 instead of 900 and reached 600 before it failed."""
+    second = failed(2, resume_from="/fsx/c/step_400", resume_step=400, last_step=600, ended_at=ago(1))
+    kept = record(failed(1, last_step=900), second)
+    decision = decide(kept, job(status=J.FAILED, restart_count=1), JobFacts(scanned_attempt=2, scan_step=600))
+    assert kinds(decision) == ["RequeueJob"]
+
+
 # --- all jobs ---------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from hyperpod.core.resume import decide_jobs, decide_resume, excluded_nodes, upd
 from hyperpod.core.snapshot import Snapshot
 from tests.core.worlds import RESUME, job_worlds, of, shuffled
 
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=25, deadline=None)
 
 
 @FEW

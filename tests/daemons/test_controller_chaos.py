@@ -80,7 +80,8 @@ def befall(lab: Cluster, job: int, fault: tuple[Any, ...]) -> None:
         lab.cut.discard(rest[0])
         lab.agents.mute.discard(rest[0])
     elif kind == "ill":
-        found = Finding("gpu", f"Ill{rest[0]}", Severity.FATAL, "it is ill", rest[1], is_hard=True)
+        machine = lab.machines.machines[rest[0]].instance.id
+        found = Finding("gpu", f"Ill{rest[0]}", Severity.FATAL, "it is ill", rest[1], instance_id=machine, is_hard=True)
         lab.agents.findings[rest[0]] = (found,)
     elif kind == "well":
         lab.agents.findings.pop(rest[0], None)
@@ -124,6 +125,14 @@ def heal(lab: Cluster) -> None:
     lab.store.set_value("breaker_reset_at", lab.clock.now().isoformat())
 
 
+def is_settled(lab: Cluster) -> bool:
+    """Say whether all is well; a person asks for another try where the controller waits for one."""
+    for repair in lab.store.repairs():
+        if repair.status is RepairStatus.HELD:
+            lab.slurm.drain(repair.node, "Action:Replace")
+    return lab.is_well()
+
+
 @settings(max_examples=8, deadline=None)
 @given(stories)
 def test_whatever_happens_nothing_unsafe_is_done_and_all_is_well_in_the_end(
@@ -143,7 +152,7 @@ def test_whatever_happens_nothing_unsafe_is_done_and_all_is_well_in_the_end(
     if any(fault[0] == "goodbye" for fault, _ in story):
         # A shutdown that was announced and does not come is believed for two minutes.
         lab.run(130)
-    lab.run_until(lab.is_well, seconds=400)
+    lab.run_until(lambda: is_settled(lab), seconds=400)
     lab.run(30)
     view, record = lab.view(job), lab.record(job)
     assert (view.status is JobStatus.RUNNING) is (record.verdict == ""), (view, record, lab.history())

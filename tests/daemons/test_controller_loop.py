@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -300,6 +301,24 @@ def test_while_slurm_is_silent_nothing_is_done_and_afterwards_all_of_it() -> Non
     assert lab.machines.calls == []
     lab.slurm.is_unavailable = False
     lab.run_until(lambda: runs_again(lab, job), seconds=20)
+
+
+def test_a_silent_source_is_logged_once_in_a_quarter_of_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    lab = Cluster()
+    lab.slurm.is_unavailable = True
+    lab.machines.silence = Throttled("slow down")
+    lab.run(60)
+    assert len([r for r in caplog.records if r.levelname == "WARNING" and "does not answer" in r.message]) == 2
+
+
+def test_a_provider_that_names_nothing_after_a_restart_ends_nothing() -> None:
+    lab = Cluster()
+    lab.agents.mute.update(f"worker-{i}" for i in range(1, 5))
+    lab.machines.observe = lambda cluster: ()  # type: ignore[method-assign]
+    lab.restart()
+    lab.run(30)
+    assert not lab.store.repairs()
+    assert not lab.slurm.commands("set_down")
 
 
 def test_an_empty_answer_of_slurm_is_no_answer() -> None:
