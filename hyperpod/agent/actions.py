@@ -50,6 +50,10 @@ class Actions(Protocol):
         """Make a job's folder, empty of what an earlier attempt left."""
         ...
 
+    def clean_shared_memory(self, job_id: int, uid: int) -> None:
+        """Remove what an earlier attempt left in /dev/shm, unless another job of the user may use it."""
+        ...
+
     def mark_peer_lost(self, job_id: int, node: str) -> None:
         """Make the file appear that tells a training that a peer is lost."""
         ...

@@ -24,6 +24,7 @@ from hyperpod.adapters.host import kill
 from hyperpod.adapters.kmsg import KmsgReader
 from hyperpod.adapters.process import Processes
 from hyperpod.agent.jobs import jobs_on_node, jobs_to_fence, processes_of_jobs
+from hyperpod.agent.leftovers import SHARED_MEMORY, remove_shared_memory
 from hyperpod.agent.link import Link, LinkEvent
 from hyperpod.agent.mind import Mind
 from hyperpod.agent.notify import Notifier
@@ -274,7 +275,17 @@ class Loop:
 
     def find_checkpoint(self, key: str, directory: str, uid: int, timeout_s: float) -> None:
         library = os.path.dirname(os.path.dirname(os.path.abspath(hyperpod.__file__)))
-        argv = [sys.executable, "-m", "hyperpod.checkpoint", "latest", directory, "--deadline", f"{timeout_s:.2f}"]
+        argv = [
+            sys.executable,
+            "-s",
+            "-P",
+            "-m",
+            "hyperpod.checkpoint",
+            "latest",
+            directory,
+            "--deadline",
+            f"{timeout_s:.2f}",
+        ]
 
         def work() -> str:
             user = pwd.getpwuid(uid).pw_name
@@ -306,6 +317,15 @@ class Loop:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(f"{entry.path}/peer_lost")
                     os.rmdir(entry.path)
+
+    def clean_shared_memory(self, job_id: int, uid: int) -> None:
+        known = self.mind.jobs_known()
+        others = jobs_on_node(self._host.processes()) - {job_id}
+        if uid == 0 or any(other not in known or known[other].uid == uid for other in others):
+            return
+        removed = remove_shared_memory(SHARED_MEMORY, uid)
+        if removed:
+            log.info("removed shared memory of an earlier attempt job=%d names=%s", job_id, removed)
 
     def mark_peer_lost(self, job_id: int, node: str) -> None:
         folder = f"{self._settings.jobs_dir}/{job_id}"

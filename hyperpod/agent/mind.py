@@ -392,6 +392,8 @@ class Mind:
         variables = dict(env)
         if variables:
             variables["HYPERPOD_PEER_LOST"] = peer_lost_path(self._settings.jobs_dir, job.job_id)
+        if str(variables.get("HYPERPOD_ATTEMPT", "1")) != "1":
+            self._do.clean_shared_memory(job.job_id, job.uid)
         self._do.reply(asked.client, lines_of(variables))
 
     def _mind_asked(self, now: float) -> None:

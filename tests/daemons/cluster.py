@@ -234,9 +234,8 @@ class Cluster:
         self.report(words.TASK_EXIT, job_id=job_id, time=self.clock.now().timestamp(), signal=signal, **data)
 
     def view(self, job_id: int) -> JobView:
-        view = self.slurm.job(job_id)
-        assert view is not None
-        return view
+        """The job as it is, also while slurmctld does not answer."""
+        return self.slurm._jobs[job_id].view
 
     def record(self, job_id: int) -> JobRecord:
         record = self.store.job(job_id)
@@ -244,7 +243,8 @@ class Cluster:
         return record
 
     def node(self, name: str) -> NodeState:
-        return next(n for n in self.slurm.nodes() if n.name == name)
+        """The node as it is, also while slurmctld does not answer."""
+        return self.slurm._nodes[name].state
 
     def history(self) -> list[str]:
         return [f"{e.kind} {e.node or e.job_id or ''}: {e.message}" for e in self.store.events(limit=10_000)]

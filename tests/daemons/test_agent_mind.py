@@ -327,6 +327,7 @@ def test_the_controllers_environment_is_handed_on_with_the_peer_lost_path(stage:
             ),
         )
     ]
+    assert stage.actions.cleaned == [(7, 1000)], "a second attempt must not trip over what the first one left"
 
 
 def test_an_unarmed_job_gets_nothing_and_is_known_as_such(stage: Stage) -> None:

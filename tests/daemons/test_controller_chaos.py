@@ -96,8 +96,7 @@ def befall(lab: Cluster, job: int, fault: tuple[Any, ...]) -> None:
         lab.slurm.undrain(rest[0])
         lab.slurm.is_unavailable = before
     elif kind == "crash":
-        view = lab.slurm._jobs[job].view
-        if view.status is JobStatus.RUNNING:
+        if lab.view(job).status is JobStatus.RUNNING:
             lab.crash_rank(job, signal=rest[0])
     elif kind == "slurm":
         lab.slurm.is_unavailable = rest[0]
@@ -147,7 +146,7 @@ def test_whatever_happens_nothing_unsafe_is_done_and_all_is_well_in_the_end(
             (persons.add if fault[0] == "person drains" else persons.discard)(fault[1])
         lab.run(seconds)
         for node in persons:
-            assert lab.slurm._nodes[node].state.reason == PERSONS, lab.history()
+            assert lab.node(node).reason == PERSONS, lab.history()
     heal(lab)
     if any(fault[0] == "goodbye" for fault, _ in story):
         # A shutdown that was announced and does not come is believed for two minutes.

@@ -20,6 +20,7 @@ class FakeActions:
     killed: list[tuple[tuple[int, ...] | None, str]] = field(default_factory=list)
     looked_up: list[tuple[str, str, int, float]] = field(default_factory=list)
     folders: list[int] = field(default_factory=list)
+    cleaned: list[tuple[int, int]] = field(default_factory=list)
     peers_lost: list[tuple[int, str]] = field(default_factory=list)
     saved: list[dict[str, Any]] = field(default_factory=list)
     resets: int = 0
@@ -48,6 +49,9 @@ class FakeActions:
 
     def find_checkpoint(self, key: str, directory: str, uid: int, timeout_s: float) -> None:
         self.looked_up.append((key, directory, uid, timeout_s))
+
+    def clean_shared_memory(self, job_id: int, uid: int) -> None:
+        self.cleaned.append((job_id, uid))
 
     def make_job_folder(self, job_id: int) -> None:
         self.folders.append(job_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -86,15 +86,26 @@ class MemoryStore:
         return event
 
     def events(
-        self, *, after: int = 0, limit: int = 1000, job_id: int | None = None, node: str = ""
+        self,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        job_id: int | None = None,
+        node: str = "",
+        seen_by: int | None = None,
+        own_jobs: Collection[int] = (),
     ) -> Sequence[Event]:
         found = (
             event
             for event in self._events
             if event.event_id > after and job_id in (None, event.job_id) and node in ("", event.node)
+            if seen_by is None
+            or event.job_id is None
+            or event.uid == seen_by
+            or (event.uid is None and event.job_id in own_jobs)
         )
         events = list(found)
-        return events[:limit] if after else events[-limit:]
+        return events[:limit] if after else events[len(events) - min(limit, len(events)) :]
 
     def event_counts(self) -> Mapping[str, int]:
         counts: dict[str, int] = {}
