@@ -12,7 +12,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -211,7 +211,9 @@ class SqliteStore:
 
     def put_job(self, record: JobRecord) -> None:
         """Keep a job's record; of ended jobs the ``MAX_ENDED_JOBS`` with the highest ids stay."""
-        is_ended = record.current is None or record.current.ended_at is not None
+        # A job between two attempts, or one that has not run yet, is still wanted.
+        has_ended = record.current is None or record.current.ended_at is not None
+        is_ended = bool(record.verdict) or (not record.is_armed and has_ended)
         with self._transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO jobs (job_id, is_ended, body) VALUES (?, ?, ?)",
@@ -293,14 +295,27 @@ class SqliteStore:
         return Event(event_id, now, kind, message, node, job_id, uid, data)
 
     def events(
-        self, *, after: int = 0, limit: int = 1000, job_id: int | None = None, node: str = ""
+        self,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        job_id: int | None = None,
+        node: str = "",
+        seen_by: int | None = None,
+        own_jobs: Collection[int] = (),
     ) -> Sequence[Event]:
         """Return up to ``limit`` events, oldest first; only a job's or a node's when asked.
 
-        After an id the first ones that follow it; without an id the newest.
+        After an id the first ones that follow it; without an id the newest. With ``seen_by``, a uid, only events about
+        no job at all and about that user's; ``own_jobs`` tells whose those are that were written without a uid.
         """
+        # A negative limit would mean "all" to SQLite.
+        limit = max(0, limit)
         where: list[str] = ["event_id > ?"]
         parameters: list[Any] = [after]
+        if seen_by is not None:
+            where.append("(job_id IS NULL OR uid = ? OR (uid IS NULL AND job_id IN (SELECT value FROM json_each(?))))")
+            parameters += [seen_by, _json(sorted(own_jobs))]
         if job_id is not None:
             where.append("job_id = ?")
             parameters.append(job_id)

@@ -27,6 +27,9 @@ from hyperpod.ports.slurm import NodeState
 log = logging.getLogger(__name__)
 
 NOTE_REPEAT = timedelta(minutes=15)
+PHASES = frozenset({"Rebooting", "Replacing", "Checking"})
+"""Notes about a repair that goes on: for the status, not for the history."""
+
 PROBED = "probed"
 MACHINE_DONE = "machine_done"
 SCANNED = "scanned"
@@ -171,7 +174,7 @@ def _undrain(world: World, action: do.UndrainNode) -> None:
         log.info("node=%s stays drained: a person has drained it meanwhile reason=%s", action.node, state.reason)
         return
     world.slurm.undrain(action.node)
-    _event(world, "NodeUndrained", f"{action.node} takes work again: {action.reason}", node=action.node)
+    _event(world, "NodeUndrained", f"{action.node} is undrained: {action.reason}", node=action.node)
 
 
 def _answer_reason(world: World, action: do.AnswerReason) -> None:
@@ -323,6 +326,10 @@ def _requeue(world: World, action: do.RequeueJob) -> None:
     _event(world, "JobRequeued", f"requeued: {action.reason}", job_id=action.job_id, uid=view.uid)
 
 
+def _forbid_requeue(world: World, action: do.ForbidRequeue) -> None:
+    world.slurm.forbid_requeue(action.job_id)
+
+
 def _expedite(world: World, action: do.ExpediteJob) -> None:
     # A het job starts when all its components may; each has its own begin time, priority and excluded nodes.
     snapshot = world.last_snapshot
@@ -372,6 +379,8 @@ def show_notes(world: World, plan: Plan) -> None:
     now = world.clock.now()
     world.last_notes = plan.notes
     for note in plan.notes:
+        if note.code in PHASES:
+            continue  # the repair's own events tell it
         key = (note.code, note.node, note.job_id)
         shown = world.notes_shown.get(key)
         if shown is not None and now - shown < NOTE_REPEAT:
@@ -396,6 +405,7 @@ _EFFECTS: dict[type[do.Action], Callable[[World, Any], None]] = {
     do.ParkSpare: _park_spare,
     do.SaveJob: _save_job,
     do.RequeueJob: _requeue,
+    do.ForbidRequeue: _forbid_requeue,
     do.ExpediteJob: _expedite,
     do.ReleaseJob: _release,
     do.KillStep: _kill_step,

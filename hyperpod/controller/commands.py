@@ -15,6 +15,7 @@ from hyperpod.controller.world import World
 from hyperpod.core import messages as words
 from hyperpod.core.finding import Action
 from hyperpod.core.node import DrainOwner, NodeView, Repair, RepairStatus, drain_reason
+from hyperpod.core.repair import jobs_on
 from hyperpod.errors import HyperpodError, InvalidState, NotFound, ProviderUnavailable, UsageError
 
 DEADLINE_S = 10.0
@@ -79,7 +80,7 @@ def _drain(world: World, args: Mapping[str, Any]) -> str:
     reason = str(args.get("reason") or "drained by an administrator")
     world.slurm.drain(node.name, reason)
     world.store.add_event("NodeDrained", f"by an administrator: {reason}", world.clock.now(), node=node.name)
-    return f"{node.name} takes no new work; {len(node.jobs)} jobs still run on it"
+    return f"{node.name} takes no new work; jobs that still run on it: {len(node.jobs)}"
 
 
 def _undrain(world: World, args: Mapping[str, Any]) -> str:
@@ -120,7 +121,7 @@ def _repair(world: World, args: Mapping[str, Any], action: Action) -> str:
         return f"{node.name} is being repaired already: {node.repair.status.value}"
     is_forced = bool(args.get("force"))
     if node.jobs and not is_forced:
-        note = f"; waits for {len(node.jobs)} jobs to leave (--force does not wait)"
+        note = f"; waits for {jobs_on(node)} to leave (--force does not wait)"
     else:
         note = ""
     message = f"{action.value} asked by an administrator"

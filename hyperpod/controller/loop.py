@@ -17,7 +17,7 @@ from hyperpod.core.job import BATCH_STEP, JobRecord, TaskExit
 from hyperpod.core.messages import Heartbeat, parse_task_exit
 from hyperpod.core.plan import Plan, merge
 from hyperpod.core.repair import decide_repair
-from hyperpod.core.resume import decide_jobs
+from hyperpod.core.resume import decide_jobs, most_attempts
 from hyperpod.errors import HyperpodError
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def _arm(world: World, record: JobRecord | None, data: Mapping[str, Any], armed_
     if value == "0" or data.get("het_offset"):
         # A het job is requeued as one, by its leader.
         return record
-    most = int(value) if value.isdigit() else None
+    most = most_attempts(value)
     if record is None:
         view = world.slurm.job(job_id)
         if view is None:

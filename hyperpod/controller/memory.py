@@ -7,7 +7,7 @@ the inbox; only the tick takes them out, so nothing else needs a lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -102,6 +102,18 @@ class Memory:
     known_exits: dict[int, set[TaskExit]] = field(default_factory=dict)
     refusals: dict[str, tuple[int, datetime]] = field(default_factory=dict)
     restart_counts: dict[int, int] = field(default_factory=dict)
+    slots: dict[str, datetime | None] | None = None
+    """Slots of the last look, with when they were added; None for those of the first look, and before it."""
+
+    def sees_slots(self, names: Collection[str], at: datetime) -> None:
+        """Take in which slots there are; what is known of one that is gone is forgotten: its name may come again."""
+        before = self.slots
+        self.slots = {name: at if before is not None else None for name in names}
+        for name in before or ():
+            if name in self.slots:
+                self.slots[name] = (before or {})[name]
+            else:
+                self.nodes.pop(name, None)
 
     def heard(self, beat: Heartbeat, at: datetime) -> bool:
         """Take a heartbeat in; say whether it tells something new (beyond being alive).

@@ -1,10 +1,20 @@
-"""Prometheus metrics of the head node, on ``/metrics``; names are listed in docs/reference/metrics.md."""
+"""Prometheus metrics of the head node, on ``/metrics``; names are listed in docs/reference/metrics.md.
+
+Anybody may read them, so they name nodes and never jobs or users, and whoever connects costs a bounded number of
+threads for a bounded time.
+"""
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import start_http_server
+from prometheus_client import make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -77,7 +87,56 @@ def serve_metrics(world: World, address: str, port: int) -> None:
     """
     registry = CollectorRegistry()
     registry.register(WorldCollector(world))
-    start_http_server(port, addr=address, registry=registry)
+    server = MetricsServer((address, port), _Handler)
+    server.set_app(make_wsgi_app(registry))  # type: ignore[arg-type, unused-ignore]
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 5.0
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not worth a line."""
+
+
+class MetricsServer(ThreadingMixIn, WSGIServer):
+    """One thread per connection, but no more than ``most``: the oldest makes room."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+    most = 16
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._open: OrderedDict[socket.socket, None] = OrderedDict()
+        self._guard = threading.Lock()
+        super().__init__(*args, **kwargs)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin with a connection, after ending the oldest when there are too many."""
+        with self._guard:
+            self._open[request] = None
+            oldest = self._open.popitem(last=False)[0] if len(self._open) > self.most else None
+        if oldest is not None:
+            # Its thread wakes up, finds the end and closes it.
+            _shut(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        with self._guard:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that goes away is none of our errors."""
+
+
+def _shut(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return
 
 
 GAUGES = {

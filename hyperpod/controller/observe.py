@@ -39,6 +39,8 @@ def observe(world: World) -> Snapshot:
     states: dict[str, NodeState] = {}
     views: tuple[JobView, ...] = ()
     slots = [s for s in world.slots() if s.role is Role.WORKER]
+    world.memory.sees_slots([s.name for s in slots], world.clock.now())
+    added = world.memory.slots or {}
     try:
         states = {s.name: s for s in world.slurm.nodes()}
         views = world.slurm.jobs()
@@ -65,15 +67,16 @@ def observe(world: World) -> Snapshot:
             world.memory.nodes.get(slot.name, NodeWord()),
             repairs.get(slot.name),
             tuple(sorted(on_node.get(slot.name, ()))),
+            added.get(slot.name),
         )
         for slot in slots
     )
+    records = {r.job_id: r for r in world.store.jobs()}
     if "slurm" not in missing:
-        _remember_new_jobs(world, views)
+        records |= _remember_new_jobs(world, views, records)
         known = {view.job_id for view in views}
         for job_id in [j for j in world.memory.facts if j not in known]:
             world.memory.forget_job(job_id)
-    records = {r.job_id: r for r in world.store.jobs()}
     reset = world.store.value("breaker_reset_at")
     snapshot = Snapshot(
         now=world.clock.now(),
@@ -161,6 +164,7 @@ def _node(
     word: NodeWord,
     repair: Repair | None,
     jobs: tuple[int, ...],
+    added_at: datetime | None,
 ) -> NodeView:
     if instance is not None:
         status = instance.status if has_provider else InstanceStatus.UNKNOWN
@@ -187,6 +191,7 @@ def _node(
         instance_id=instance_id or word.instance_id,
         instance_status=status,
         created_at=instance.created_at if instance else None,
+        added_at=added_at,
         heartbeat_at=word.heartbeat_at if is_same else None,
         said_goodbye=is_same and word.said_goodbye_at is not None,
         agent_instance_id=word.instance_id if is_same else "",
@@ -199,10 +204,11 @@ def _node(
     )
 
 
-def _remember_new_jobs(world: World, views: tuple[JobView, ...]) -> None:
+def _remember_new_jobs(world: World, views: tuple[JobView, ...], known: dict[int, JobRecord]) -> dict[int, JobRecord]:
     """Write down every job that is seen for the first time, armed or not, from its stored environment."""
+    new = {}
     for view in views:
-        if world.store.job(view.job_id) is not None or not view.is_batch:
+        if view.job_id in known or not view.is_batch:
             continue
         if view.status.is_over and (view.ended_at is None or view.ended_at < world.memory.started_at):
             # History; one that ended between two looks of ours is judged like any other.
@@ -216,7 +222,9 @@ def _remember_new_jobs(world: World, views: tuple[JobView, ...]) -> None:
         if view.het_job_id is not None and view.het_offset:
             # A het job is requeued as one, by its leader.
             armed_by = ""
-        remember_job(world, view, armed_by, most, (environment or {}).get("HYPERPOD_CHECKPOINT_DIR", ""))
+        directory = (environment or {}).get("HYPERPOD_CHECKPOINT_DIR", "")
+        new[view.job_id] = remember_job(world, view, armed_by, most, directory)
+    return new
 
 
 def remember_job(world: World, view: JobView, armed_by: str, most: int | None, directory: str) -> JobRecord:

@@ -18,6 +18,9 @@ from hyperpod.core.snapshot import Snapshot
 from hyperpod.errors import NotFound, ProviderUnavailable, UsageError
 from hyperpod.ports.store import Event
 
+_MOST_STORED = 2**63 - 1
+"""The largest number in the journal; sqlite3 raises an OverflowError beyond it."""
+
 
 class Queries:
     """Answers questions for one user at a time."""
@@ -109,7 +112,7 @@ class Queries:
         return rows
 
     def _record(self, args: Mapping[str, Any], uid: int) -> JobRecord:
-        job_id = int(args["job_id"])
+        job_id = _stored_number(args["job_id"])
         record = self._world.store.job(job_id)
         if record is None or not self._may_see(uid, record.uid):
             raise NotFound(f"job {job_id} is not known here, or is not yours", hint="hyperpod jobs lists yours")
@@ -128,14 +131,17 @@ class Queries:
 
     def _events(self, args: Mapping[str, Any], uid: int) -> list[dict[str, Any]]:
         job_id = args.get("job_id")
-        limit = min(int(args.get("limit") or 200), 2000)
-        after = int(args.get("after") or 0)
-        # Other users' events are left out after the look into the journal: look further than asked.
+        limit = max(1, min(int(args.get("limit") or 200), 2000))
+        after = _stored_number(args.get("after") or 0)
+        is_trusted = uid in self._trusted
+        # The journal leaves other users' events out: a question never costs more than its answer.
         events = self._world.store.events(
             after=after,
-            limit=limit if uid in self._trusted else 50 * limit,
-            job_id=int(job_id) if job_id is not None else None,
+            limit=limit,
+            job_id=_stored_number(job_id) if job_id is not None else None,
             node=str(args.get("node") or ""),
+            seen_by=None if is_trusted else uid,
+            own_jobs=() if is_trusted else [r.job_id for r in self._world.store.jobs() if r.uid == uid],
         )
         mine = [_event(e) for e in events if e.job_id is None or self._may_see(uid, self._event_owner(e))]
         return mine[:limit] if after else mine[-limit:]
@@ -149,8 +155,8 @@ class Queries:
         """Walk from a job or node to its causes: job, nodes, instances, findings, last error, what comes next."""
         snapshot = self._snapshot()
         name = str(args["name"])
-        if name.isdigit():
-            record = self._record({"job_id": int(name)}, uid)
+        if name.isdecimal():
+            record = self._record({"job_id": name}, uid)
             view = next((v for v in snapshot.jobs if v.job_id == record.job_id), None)
             names = set(view.nodes if view else ()) | set(record.avoid.values())
             return {
@@ -164,6 +170,8 @@ class Queries:
         node = next((n for n in snapshot.nodes if n.name == name), None)
         if node is None:
             known = ", ".join(n.name for n in snapshot.nodes)
+            if any(slot.name == name for slot in self._world.slots()):
+                raise NotFound(f"{name} is no worker: the controller watches workers only", hint=f"they are: {known}")
             raise NotFound(f"there is no node {name}", hint=f"known nodes: {known}")
         return {"node": _node(node, snapshot), "lines": self._why_node(node, snapshot), "next": _next_of_node(node)}
 
@@ -182,9 +190,27 @@ class Queries:
         lines += [f"finding {f.severity.name} {f.check}/{f.code}: {f.message}" for f in node.findings]
         if node.repair is not None and node.repair.last_error:
             lines.append(f"last error: {node.repair.last_error}")
-        recent = self._world.store.events(node=node.name, limit=10_000)[-5:]
+        recent = self._world.store.events(node=node.name, limit=10_000)[-15:]
+        began = [index for index, event in enumerate(recent) if event.kind == "RepairBegan"]
+        # The whole of the last repair, so that its cause is seen; else the latest few.
+        recent = recent[min(began[-1], len(recent) - 5) :] if began else recent[-5:]
         lines += [f"{e.at.isoformat(timespec='seconds')} {e.kind}: {e.message}" for e in recent]
         return lines
+
+
+def _stored_number(value: Any) -> int:
+    """Read a number that is looked up in the journal.
+
+    Raises:
+        UsageError: if it is none, or one that no job or event can have.
+    """
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{str(value)[:40]!r} is not a whole number") from error
+    if not 0 <= number <= _MOST_STORED:
+        raise UsageError(f"{str(value)[:40]} is not from 0 to {_MOST_STORED}")
+    return number
 
 
 def _visible_state(node: NodeView) -> str:
@@ -315,7 +341,7 @@ def _next_of_node(node: NodeView) -> str:
     if repair is None:
         if node.drain_owner.value == "person":
             return "nothing: a person drained it, and only a person brings it back"
-        return "nothing: it is left as it is"
+        return "nothing to do"
     return {
         "draining": f"when its jobs have left: {repair.action.value}",
         "fencing": "its machine is powered off, then replaced",

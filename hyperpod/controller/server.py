@@ -2,13 +2,19 @@
 
 Owns connections and who may say what. Agents must be root or SlurmUser by their munge credential; anybody with a
 valid credential may ask, and sees the own jobs only. Runs in its own thread; hands messages to the tick's inbox.
+
+Anybody on a node can connect. So a connection on which no agent or administrator has spoken is a stranger's: strangers
+are few, short-lived, served one question at a time, and by threads of their own. Nothing that they do costs the
+controller its descriptors, its memory or the answers that agents wait for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,8 +25,8 @@ from hyperpod.controller.environment import Environments
 from hyperpod.controller.memory import Report
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
-from hyperpod.core.messages import Heartbeat
-from hyperpod.errors import HyperpodError, MungeError
+from hyperpod.core.messages import MAX_FRAME_BYTES, Heartbeat
+from hyperpod.errors import ConnectionLost, HyperpodError, MungeError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +37,16 @@ TICK_DEADLINE_S = 4.0
 """A report that no tick has taken in by then is not confirmed; its agent sends it again after 5 s."""
 
 MAX_CONNECTIONS = 12_000
+MAX_STRANGERS = 1_000
+MAX_STRANGERS_PER_ADDRESS = 200
+"""The oldest stranger makes room for a new one, so that a crowd of silent ones keeps no agent out."""
+
+STRANGER_TIMEOUT_S = 10.0
+STRANGER_FRAME_BYTES = 64_000
+STRANGER_REFUSALS = 3
+REFUSAL_LOG_S = 10.0
+RESERVED_FILES = 500
+"""Descriptors that connections leave for everything else: the journal, Slurm's tools, metrics."""
 
 Answer = Callable[[str, Mapping[str, Any], int], Any]
 
@@ -46,6 +62,11 @@ class Server:
         self._trusted = trusted
         self._environments = Environments(world, self._start)
         self._pool = ThreadPoolExecutor(max_workers=16, thread_name_prefix="answer")
+        self._users_pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="question")
+        self._strangers = Strangers()
+        self._max_connections = MAX_CONNECTIONS
+        self._refused = 0
+        self._log_refused_at = 0.0
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._count = 0
@@ -59,6 +80,7 @@ class Server:
         Raises:
             OSError: if the port is taken.
         """
+        self._max_connections = min(MAX_CONNECTIONS, max(1, raise_file_limit() - RESERVED_FILES))
         ready: list[BaseException | None] = []
         is_up = threading.Event()
 
@@ -92,25 +114,45 @@ class Server:
     async def _write(self, writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
         try:
             await write_frame(writer, message, self._munge)
+        except ConnectionLost as error:
+            # Whoever does not read must not have answers pile up here.
+            log.debug("cannot send error=%s", error)
+            writer.transport.abort()
         except HyperpodError as error:
             log.debug("cannot send error=%s", error)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._count >= MAX_CONNECTIONS:
-            writer.close()
+        if self._count >= self._max_connections:
+            writer.transport.abort()
             return
         self._count += 1
+        self._strangers.add(writer)
         node = ""
+        is_stranger, refusals = True, 0
         tasks: set[asyncio.Task[None]] = set()
         try:
             while True:
                 try:
-                    frame = await read_frame(reader, self._munge, idle_timeout_s=IDLE_TIMEOUT_S)
+                    frame = await read_frame(
+                        reader,
+                        self._munge,
+                        idle_timeout_s=STRANGER_TIMEOUT_S if is_stranger else IDLE_TIMEOUT_S,
+                        max_bytes=STRANGER_FRAME_BYTES if is_stranger else MAX_FRAME_BYTES,
+                    )
                 except MungeError as error:
-                    log.warning("message refused error=%s", error)
+                    refusals += 1
+                    self._log_refusal(writer, error)
+                    if is_stranger and refusals >= STRANGER_REFUSALS:
+                        break
                     continue
                 if frame is None:
                     break
+                if frame.uid not in self._trusted:
+                    await self._handle(frame, writer)
+                    continue
+                if is_stranger:
+                    is_stranger = False
+                    self._strangers.drop(writer)
                 node = self._register(frame, writer) or node
                 # Answers may take a second; the next message must not wait for them.
                 task = asyncio.create_task(self._handle(frame, writer))
@@ -120,11 +162,20 @@ class Server:
             log.debug("connection ended node=%s error=%s", node, error)
         finally:
             self._count -= 1
+            self._strangers.drop(writer)
             if node and self._writers.get(node) is writer:
                 del self._writers[node]
                 # A lost connection is no verdict, but a reason to look sooner.
                 self._world.inbox.ring()
             writer.close()
+
+    def _log_refusal(self, writer: asyncio.StreamWriter, error: MungeError) -> None:
+        """Tell of refused messages, seldom: whoever sends many must not fill the log with them."""
+        now = asyncio.get_running_loop().time()
+        self._refused += 1
+        if now >= self._log_refused_at:
+            log.warning("message refused address=%s count=%d error=%s", _address(writer), self._refused, error)
+            self._refused, self._log_refused_at = 0, now + REFUSAL_LOG_S
 
     def _register(self, frame: Frame, writer: asyncio.StreamWriter) -> str:
         if frame.uid not in self._trusted or frame.message.get("type") not in (words.HELLO, words.HEARTBEAT):
@@ -140,7 +191,8 @@ class Server:
             reply = await self._reply(kind, message, frame.uid)
         except HyperpodError as error:
             reply = {"ok": False, "error": type(error).__name__, "message": error.message, "hint": error.hint}
-        except (KeyError, ValueError, TypeError) as error:
+        except (LookupError, ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+            log.debug("message not understood type=%.40s uid=%d", kind, frame.uid, exc_info=True)
             reply = {"ok": False, "error": "UsageError", "message": f"message not understood: {error}", "hint": ""}
         if reply is not None:
             reply = {"type": words.REPLY, "id": message.get("id"), **reply}
@@ -149,7 +201,8 @@ class Server:
     async def _reply(self, kind: str, message: Mapping[str, Any], uid: int) -> dict[str, Any] | None:
         now = self._world.clock.now()
         if kind == words.QUERY:
-            result = await self._in_pool(self._answer, str(message["what"]), message.get("args") or {}, uid)
+            pool = self._pool if uid in self._trusted else self._users_pool
+            result = await self._in_pool(self._answer, str(message["what"]), _args(message), uid, pool=pool)
             return {"ok": True, "result": result}
         if kind == words.COMMAND:
             if uid not in self._trusted:
@@ -159,7 +212,7 @@ class Server:
                     "message": f"{message.get('what')} is for root only",
                     "hint": "use sudo, or ask an administrator",
                 }
-            result = await self._in_pool(self._command, str(message["what"]), message.get("args") or {}, uid)
+            result = await self._in_pool(self._command, str(message["what"]), _args(message), uid)
             return {"ok": True, "result": result}
         if uid not in self._trusted:
             return {"ok": False, "error": "AccessDenied", "message": "only agents may say this", "hint": ""}
@@ -204,5 +257,68 @@ class Server:
             return True
         return {f.key: f.severity for f in word.findings} != {f.key: f.severity for f in beat.findings}
 
-    async def _in_pool(self, call: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
+    async def _in_pool(self, call: Callable[..., Any], *args: Any, pool: ThreadPoolExecutor | None = None) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(pool or self._pool, call, *args)
+
+
+class Strangers:
+    """Connections on which nobody trusted has spoken yet, by address, oldest first."""
+
+    def __init__(self, most: int = MAX_STRANGERS, most_of_address: int = MAX_STRANGERS_PER_ADDRESS) -> None:
+        self._most = most
+        self._most_of_address = most_of_address
+        self._addresses: dict[str, OrderedDict[asyncio.StreamWriter, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, writer: asyncio.StreamWriter) -> None:
+        """Take a new connection in; when there are too many, the oldest of the address with most of them ends."""
+        address = _address(writer)
+        own = self._addresses.setdefault(address, OrderedDict())
+        own[writer] = None
+        self._count += 1
+        if len(own) > self._most_of_address:
+            self._end_oldest(own)
+        elif self._count > self._most:
+            self._end_oldest(max(self._addresses.values(), key=len))
+
+    def _end_oldest(self, writers: OrderedDict[asyncio.StreamWriter, None]) -> None:
+        oldest = next(iter(writers))
+        self.drop(oldest)
+        oldest.transport.abort()
+
+    def drop(self, writer: asyncio.StreamWriter) -> None:
+        """Forget a connection; one that is not known is done already."""
+        address = _address(writer)
+        own = self._addresses.get(address)
+        if own is None or writer not in own:
+            return
+        del own[writer]
+        self._count -= 1
+        if not own:
+            del self._addresses[address]
+
+
+def _address(writer: asyncio.StreamWriter) -> str:
+    # asyncio remembers it, so that it is the same after the connection has ended.
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+
+
+def _args(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    args = message.get("args") or {}
+    if not isinstance(args, Mapping):
+        raise UsageError("the args of a message must be a JSON object")
+    return args
+
+
+def raise_file_limit(most: int = 65_536) -> int:
+    """Let this process have as many descriptors as it may, and return how many: the usual 1024 are soon used up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return most if soft == resource.RLIM_INFINITY else soft

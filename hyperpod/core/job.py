@@ -133,6 +133,9 @@ class TaskExit:
 BATCH_STEP = -5
 """Step id of the batch script in the plugin's reports."""
 
+EXTERN_STEP = -4
+"""Step id of the step that only holds the job's place on a node; Slurm kills it at the end of every job."""
+
 INTERACTIVE_STEP = -6
 """Step id of salloc's interactive shell."""
 

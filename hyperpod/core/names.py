@@ -75,7 +75,7 @@ def parse_job_id(text: str) -> JobId:
     Raises:
         UsageError: if it is not a whole number from 1 to 2^32 - 1.
     """
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:11]) < 2**32):
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) < 2**32):
         raise UsageError(f"{text[:80]!r} is not a job id: it must be a whole number from 1, as squeue shows it")
     return JobId(int(text))
 

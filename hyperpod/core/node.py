@@ -176,6 +176,7 @@ class NodeView:
         instance_id: Machine in the slot, by the provider, or by the agent when the provider is silent.
         instance_status: The provider's word.
         created_at: When its machine was made; a newborn is given time before its silence counts.
+        added_at: When the slot was added while the controller ran; None: it was there at its start.
         heartbeat_at: When the agent's last heartbeat arrived; None: never in this controller's life.
         said_goodbye: An orderly shutdown has begun on it.
         agent_instance_id: The machine that the agent says it is.
@@ -203,6 +204,7 @@ class NodeView:
     instance_id: str = ""
     instance_status: InstanceStatus = InstanceStatus.UNKNOWN
     created_at: datetime | None = None
+    added_at: datetime | None = None
     heartbeat_at: datetime | None = None
     said_goodbye: bool = False
     agent_instance_id: str = ""

@@ -186,6 +186,11 @@ class RequeueJob(JobAction):
 
 
 @dataclass(frozen=True)
+class ForbidRequeue(JobAction):
+    """The last attempt runs: Slurm must not start another one by itself when a node dies."""
+
+
+@dataclass(frozen=True)
 class ExpediteJob(JobAction):
     """Start a requeued job as soon as it can: begin now, head of the queue, not on these nodes."""
 

@@ -40,6 +40,8 @@ _OFF = (InstanceStatus.STOPPED, InstanceStatus.GONE)
 DEAD_CAUSE = "node/NodeDead"
 SHUTDOWN_CAUSE = "node/Shutdown"
 RETURNED_CAUSE = "node/Returned"
+REBOOT_TAKES_AT_MOST = timedelta(seconds=60)
+"""A machine that is still off this long after it was rebooted will not come by itself."""
 
 
 def is_silent(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
@@ -64,6 +66,9 @@ def is_dead(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
     in which agents report after the controller's start.
     """
     if node.instance_status in _OFF:
+        if node.heartbeat_at is None and node.added_at is not None and not node.instance_id:
+            # A slot just added: its first machine is still being made.
+            return snapshot.now > node.added_at + timedelta(seconds=policy.replace_timeout_s)
         if node.heartbeat_at is None:
             return snapshot.now > snapshot.started_at + timedelta(seconds=policy.first_contact_grace_s)
         return is_silent(node, policy, snapshot)
@@ -408,6 +413,11 @@ def _begin_dead(
     return actions, [], timedelta(milliseconds=100)
 
 
+def jobs_on(node: NodeView) -> str:
+    """Return the number of jobs on a node in words: ``1 job``, ``2 jobs``."""
+    return f"{len(node.jobs)} job{'' if len(node.jobs) == 1 else 's'}"
+
+
 def _age(node: NodeView, snapshot: Snapshot) -> str:
     if node.heartbeat_at is None:
         return "as long as we listen"
@@ -487,7 +497,7 @@ def _draining(
         reason = drain_reason(repair.cause, repair.message, "node", repair.instance_id, repair.boot_id)
         actions.append(do.DrainNode(reason, node.name))
     if node.jobs or node.is_completing or not node.is_drained:
-        note = Note("Draining", f"{node.name} waits for {len(node.jobs)} jobs to leave: {repair.message}", node.name)
+        note = Note("Draining", f"{node.name} waits for {jobs_on(node)} to leave: {repair.message}", node.name)
         return actions, [note], timedelta(milliseconds=500)
     if fatal and not is_admins:
         # What the machine suffers from now decides, not what began the drain.
@@ -568,7 +578,8 @@ def _rebooting(
         return [_save(repair.moved(RepairStatus.CHECKING, now), "it has booted again")], [], timedelta(0)
     if _is_back_at_work(node):
         return _close_again(node, repair, policy, now)
-    if now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
+    is_off = node.instance_status in _OFF and not repair.last_error and now - repair.changed_at > REBOOT_TAKES_AT_MOST
+    if is_off or now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
         return _start_machine_action(replace(repair, action=Action.REPLACE), now), [], timedelta(0)
     again = do.RebootInstance(repair.message, node.name, repair.instance_id, repair.since)
     return [again], [Note("Rebooting", _progress(node, repair, policy, now), node.name)], timedelta(seconds=1)
@@ -587,7 +598,7 @@ def _close_again(
     if not node.is_drained:
         reason = drain_reason(repair.cause, repair.message, Whose.NODE.value, repair.instance_id, repair.boot_id)
         actions.append(do.DrainNode(reason, node.name))
-    text = f"{_progress(node, repair, policy, now)}: waits for {len(node.jobs)} jobs to leave"
+    text = f"{_progress(node, repair, policy, now)}: waits for {jobs_on(node)} to leave"
     return actions, [Note("Draining", text, node.name)], timedelta(milliseconds=500)
 
 
@@ -626,7 +637,7 @@ def _next_try(
     """Try with another machine after a delay, or hold the node for a person when the tries are used up."""
     now = snapshot.now
     if node.jobs and node.instance_status not in _OFF:
-        text = f"{node.name} waits for {len(node.jobs)} jobs to leave: {error}"
+        text = f"{node.name} waits for {jobs_on(node)} to leave: {error}"
         return [], [Note("Draining", text, node.name)], IDLE_WAKE
     if repair.attempt >= policy.replace_attempts:
         # With the machine that failed last: a person's next one is told by being another.
@@ -661,11 +672,12 @@ def _checking(
             return [do.EndRepair("repaired; a person's drain stays", node.name)], [], IDLE_WAKE
         # Parking comes before undraining, so that no job can slip in between.
         actions: list[do.Action] = []
-        if _should_park(node, snapshot, policy):
+        is_spare = _should_park(node, snapshot, policy)
+        if is_spare:
             actions.append(do.ParkSpare("back from repair; it becomes the spare", node.name, node.partition))
         if node.is_drained or node.availability is Availability.DOWN:
             actions.append(do.UndrainNode("passed its checks", node.name))
-        actions.append(do.EndRepair(f"{node.name} takes work again", node.name))
+        actions.append(do.EndRepair(f"{node.name} is {'a spare' if is_spare else 'in service'} again", node.name))
         return actions, [], timedelta(0)
     if node.instance_status is InstanceStatus.FAILED or (fatal and repair.action is Action.REPLACE):
         return _next_try(node, repair, snapshot, policy, fatal[0].message if fatal else "the machine's birth failed")

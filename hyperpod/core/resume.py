@@ -14,6 +14,7 @@ from itertools import pairwise
 from hyperpod.core import plan as do
 from hyperpod.core.job import (
     BATCH_STEP,
+    EXTERN_STEP,
     INTERACTIVE_STEP,
     Attempt,
     ExitCause,
@@ -54,7 +55,7 @@ def first_failure(facts: JobFacts, restart_count: int) -> TaskExit | None:
 
     Exits by SIGTERM and steps that we killed ourselves follow others; they count only when nothing else failed.
     """
-    own = [e for e in facts.exits if e.restart_count == restart_count and e.is_failure]
+    own = [e for e in facts.exits if e.restart_count == restart_count and e.is_failure and e.step_id != EXTERN_STEP]
     causes = [e for e in own if e.signal != _SIGTERM and e.step_id != BATCH_STEP]
     tasks = [e for e in own if e.step_id != BATCH_STEP]
     return min(causes or tasks or own, key=lambda e: (e.time, e.rank), default=None)
@@ -389,6 +390,9 @@ def _running(
     now = snapshot.now
     current = record.current
     assert current is not None
+    if current.number >= (record.max_attempts or policy.max_attempts) and view.is_batch and view.is_requeue_allowed:
+        why = f"attempt {current.number} is the last one allowed"
+        return ResumeDecision(record, (do.ForbidRequeue(why, record.job_id),))
     is_undisturbed = snapshot.troubled.isdisjoint(view.nodes) and snapshot.troubled.isdisjoint(current.nodes)
     if is_undisturbed and current.first_task_at is not None and not facts.exits:
         return ResumeDecision(record)
@@ -412,7 +416,7 @@ def _running(
         if any(n.repair is None and not n.is_drained for n in bad):
             # The drain comes first: a requeued job must find the node closed.
             note = Note("WaitsForDrain", f"a bad node is not drained yet: {why}", job_id=record.job_id)
-            return ResumeDecision(record, notes=(note,), wake_after=SOON)
+            return ResumeDecision(record, notes=(note,))
         return _requeue(record, view, why, snapshot, ExitCause.NODE_UNHEALTHY)
     failure = first_failure(facts, view.restart_count)
     if failure is not None and failure.step_id not in (BATCH_STEP, INTERACTIVE_STEP):
@@ -423,10 +427,7 @@ def _running(
             return ResumeDecision(record, wake_after=left)
         if record.armed_by == "step" and view.is_batch:
             return _step_failed(record, current, view, failure, facts, snapshot, policy)
-        if (view.restart_count, failure.step_id) not in facts.killed_steps:
-            kill = do.KillStep(failure.sentence, record.job_id, view.restart_count, failure.step_id)
-            return ResumeDecision(record, (kill,), wake_after=SOON)
-        return ResumeDecision(record, wake_after=timedelta(seconds=1))
+        return _end_step(record, view, failure, facts)
     if failure is not None:
         return ResumeDecision(record, wake_after=SOON)
     started = current.started_at
@@ -439,6 +440,14 @@ def _running(
             why = f"no task started within {policy.first_task_timeout_s:g} s"
             return _requeue(record, view, why, snapshot, ExitCause.LAUNCH_FAILED)
     return ResumeDecision(record)
+
+
+def _end_step(record: JobRecord, view: JobView, failure: TaskExit, facts: JobFacts) -> ResumeDecision:
+    """End what is left of a step once: its survivors would wait for the lost one for half an hour."""
+    if (view.restart_count, failure.step_id) in facts.killed_steps:
+        return ResumeDecision(record, wake_after=timedelta(seconds=1))
+    kill = do.KillStep(failure.sentence, record.job_id, view.restart_count, failure.step_id)
+    return ResumeDecision(record, (kill,), wake_after=SOON)
 
 
 def _must_leave(node: NodeView) -> bool:
@@ -468,7 +477,7 @@ def _step_failed(
     is_hopeless = _trailing_failures(record.with_attempt(seen)) >= policy.same_failure_limit
     if is_hopeless or current.number >= limit:
         # The script sees its step fail, as without us; the verdict follows when it has ended.
-        return ResumeDecision(record, wake_after=SOON)
+        return _end_step(record, view, failure, facts)
     record = record.with_attempt(replace(current, last_step=facts.scan_step))
     return _requeue(record, view, failure.sentence, snapshot, ExitCause.APPLICATION, signature)
 
@@ -644,8 +653,14 @@ def is_armed_by(environment: Mapping[str, str], policy: ResumePolicy) -> tuple[s
     value = environment.get("HYPERPOD_AUTO_RESUME", "")
     if value == "0":
         return "", None
-    if value.isdigit():
-        return "job", int(value)
     if value or policy.default:
-        return "job", None
+        return "job", most_attempts(value)
     return "", None
+
+
+def most_attempts(value: str) -> int | None:
+    """Return the number of attempts that ``--auto-resume`` asks for; None for the cluster's number.
+
+    1 switches it on, as it does on SageMaker HyperPod: one attempt and no other would be no auto-resume.
+    """
+    return int(value) if value.isdigit() and value != "1" else None

@@ -85,6 +85,10 @@ class Slurm(Protocol):
         """Let a job be requeued although it was submitted with ``--no-requeue``."""
         ...
 
+    def forbid_requeue(self, job_id: int) -> None:
+        """Have Slurm end a job whose node dies, instead of requeueing it by itself."""
+        ...
+
     def requeue(self, job_id: int) -> None:
         """Put a running or ended job back in the queue; a pending one stays as it is."""
         ...

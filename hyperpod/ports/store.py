@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -78,8 +78,18 @@ class Store(Protocol):
     ) -> Event: ...
 
     def events(
-        self, *, after: int = 0, limit: int = 1000, job_id: int | None = None, node: str = ""
-    ) -> Sequence[Event]: ...
+        self,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        job_id: int | None = None,
+        node: str = "",
+        seen_by: int | None = None,
+        own_jobs: Collection[int] = (),
+    ) -> Sequence[Event]:
+        """Return events, oldest first. With ``seen_by`` (a uid) none about other users' jobs; ``own_jobs`` are the
+        jobs of that user, for events that were written without a uid."""
+        ...
 
     def event_counts(self) -> Mapping[str, int]:
         """Return how many events of each kind there have been, pruned ones included."""

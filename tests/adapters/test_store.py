@@ -246,10 +246,10 @@ def test_records_of_jobs_under_way_are_never_cleared(tmp_path: Path, monkeypatch
     monkeypatch.setattr(module, "MAX_ENDED_JOBS", 3)
     monkeypatch.setattr(module, "_PRUNE_EVERY", 1)
     store = open_store(tmp_path / "journal.db", NOW)
-    store.put_job(record(1))
+    between = replace(record(1).attempts[0], ended_at=later(9))
+    store.put_job(record(1, attempts=(between,)))
     for job_id in range(2, 9):
-        ended = replace(record(job_id).attempts[0], ended_at=later(9))
-        store.put_job(record(job_id, attempts=(ended,)))
+        store.put_job(record(job_id, verdict="Completed"))
     assert [job.job_id for job in store.jobs()] == [1, 6, 7, 8]
 
 

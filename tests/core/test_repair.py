@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,15 @@ def test_after_the_controllers_start_agents_get_time_to_report() -> None:
     assert decide_repair(fresh, POLICY).actions == ()
     late = replace(fresh, started_at=ago(11))
     assert of(decide_repair(late, POLICY), do.MarkDown)
+
+
+def test_a_slot_just_added_is_not_dead_before_its_first_machine_is_made() -> None:
+    unborn: dict[str, Any] = {
+        "heartbeat_at": None, "created_at": None, "instance_id": "", "instance_status": InstanceStatus.GONE,
+    }  # fmt: skip
+    assert decide_repair(snapshot(*nodes(4, node(4, added_at=ago(60), **unborn))), POLICY).actions == ()
+    late = ago(POLICY.replace_timeout_s + 1)
+    assert of(decide_repair(snapshot(*nodes(4, node(4, added_at=late, **unborn))), POLICY), do.MarkDown)
 
 
 def test_a_newborn_machine_is_not_silent_before_it_could_speak() -> None:

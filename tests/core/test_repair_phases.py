@@ -157,6 +157,14 @@ def test_a_node_that_does_not_come_back_from_a_reboot_is_replaced() -> None:
     assert names(decide(lost)) == ["SaveRepair", "ReplaceInstance"]
 
 
+def test_a_machine_that_is_off_a_minute_after_its_reboot_is_replaced() -> None:
+    off = {"heartbeat_at": ago(100), "instance_status": InstanceStatus.STOPPED}
+    soon = in_repair(1, S.REBOOTING, off, changed_at=ago(59), action=Action.REBOOT)
+    assert names(decide(soon)) == ["RebootInstance"]
+    late = in_repair(1, S.REBOOTING, off, changed_at=ago(61), action=Action.REBOOT)
+    assert names(decide(late)) == ["SaveRepair", "ReplaceInstance"]
+
+
 # --- replacing --------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hyperpod.core import plan as do
 from hyperpod.core.finding import Action
-from hyperpod.core.job import INTERACTIVE_STEP, Attempt, ExitCause, JobRecord, JobStatus, JobView
+from hyperpod.core.job import EXTERN_STEP, INTERACTIVE_STEP, Attempt, ExitCause, JobRecord, JobStatus, JobView
 from hyperpod.core.node import Availability, NodeView, RepairStatus
 from hyperpod.core.policy import ResumePolicy
 from hyperpod.core.repair import DEAD_CAUSE, SHUTDOWN_CAUSE
@@ -163,7 +163,8 @@ def test_why_we_requeued_a_running_job_is_not_judged_again_by_how_its_tasks_ende
 
 def test_the_last_attempt_stays_on_its_ill_node() -> None:
     closed = in_repair(1, RepairStatus.DRAINING, {"findings": (fatal(),)})
-    decision = decide(record(attempt(), max_attempts=1), job(), NO_FACTS, closed)
+    last = job(is_requeue_allowed=False)
+    decision = decide(record(attempt(), max_attempts=1), last, NO_FACTS, closed)
     assert (decision.actions, decision.notes[0].code) == ((), "AttemptsUsedUp")
 
 
@@ -284,13 +285,11 @@ def test_under_srun_auto_resume_the_job_is_requeued_before_its_script_sees_the_f
     assert (ended(closed).cause, ended(closed).last_step) == (ExitCause.APPLICATION, 5)
 
 
-@pytest.mark.parametrize(("step", "is_requeued"), [(-1, False), (5, True)])
-def test_under_srun_auto_resume_the_same_failure_without_progress_is_left_to_the_script(
-    step: int, is_requeued: bool
-) -> None:
+@pytest.mark.parametrize(("step", "done"), [(-1, "KillStep"), (5, "RequeueJob")])
+def test_under_srun_auto_resume_the_same_failure_without_progress_is_left_to_the_script(step: int, done: str) -> None:
     kept = record(failed(1), attempt(2, **SEEN), **STEP)
     told = exits(exit_of(1, code=1, restart_count=1), scanned_attempt=2, scan_step=step)
-    assert bool(decide(kept, job(restart_count=1), told).actions) is is_requeued
+    assert kinds(decide(kept, job(restart_count=1), told)) == [done]
 
 
 # --- endings ----------------------------------------------------------------------------------------------------
@@ -351,8 +350,14 @@ def test_a_script_that_hides_a_killed_task_does_not_hide_it_from_us() -> None:
         exits(exit_of(code=1)),
         exits(exit_of(code=None, signal=15)),
         exits(exit_of(code=None, signal=9), exit_of(code=0, step_id=1)),
+        exits(exit_of(code=None, signal=9, step_id=EXTERN_STEP)),
     ],
-    ids=["a status that the script handles", "a step that was told to end", "a later step that ended well"],
+    ids=[
+        "a status that the script handles",
+        "a step that was told to end",
+        "a later step that ended well",
+        "the end of its place holder",
+    ],
 )
 def test_a_job_that_completed_is_believed_with(told: JobFacts) -> None:
     assert decide(record(attempt()), job(status=J.COMPLETED), told).record.verdict == "Completed"
@@ -384,8 +389,8 @@ def test_without_our_agents_nobody_can_say_that_no_task_has_started() -> None:
 @pytest.mark.parametrize(
     ("view", "kept", "gone"),
     [
-        (job(nodes=("worker-2",)), attempt(), True),
-        (job(started_at=ago(121)), attempt(first_task_at=None, started_at=ago(121)), False),
+        (job(nodes=("worker-2",), is_requeue_allowed=False), attempt(), True),
+        (job(started_at=ago(121), is_requeue_allowed=False), attempt(first_task_at=None, started_at=ago(121)), False),
     ],
     ids=["a lost node", "no task"],
 )
@@ -448,6 +453,7 @@ def test_a_record_is_saved_before_what_relies_on_it() -> None:
     ("environment", "default", "armed"),
     [
         ({"HYPERPOD_AUTO_RESUME": "3"}, False, ("job", 3)),
+        ({"HYPERPOD_AUTO_RESUME": "1"}, False, ("job", None)),
         ({"HYPERPOD_AUTO_RESUME": "default"}, False, ("job", None)),
         ({"HYPERPOD_AUTO_RESUME": "0"}, True, ("", None)),
         ({}, True, ("job", None)),
@@ -462,3 +468,10 @@ def test_only_severe_findings_are_named_actions() -> None:
     """A finding that asks for nothing moves no job."""
     told = node(1, findings=(fatal(action=Action.NONE),))
     assert decide(record(attempt()), job(), NO_FACTS, told).actions == ()
+
+
+def test_the_last_attempt_is_told_to_slurm_which_would_start_another_by_itself() -> None:
+    last = record(attempt(), max_attempts=1)
+    decision = decide(last, job(is_requeue_allowed=True))
+    assert [type(a) for a in decision.actions] == [do.ForbidRequeue]
+    assert decide(last, job(is_requeue_allowed=False)).actions == ()

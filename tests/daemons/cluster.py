@@ -73,6 +73,7 @@ SLURM_EFFECTS = (
     "update_address",
     "set_partition_nodes",
     "allow_requeue",
+    "forbid_requeue",
     "requeue",
     "start_now",
     "set_excluded",

@@ -219,7 +219,7 @@ def test_a_replacement_by_command_waits_for_jobs_unless_it_is_forced() -> None:
     lab = Cluster()
     job = lab.submit(environment={})
     busy = lab.view(job).nodes[0]
-    assert "waits for 1 jobs" in ask(lab, "replace", node=busy)
+    assert "waits for 1 job to leave" in ask(lab, "replace", node=busy)
     lab.run(10)
     assert lab.machines.made[busy] == 1
     other = Cluster()

@@ -155,7 +155,8 @@ def test_whatever_happens_nothing_unsafe_is_done_and_all_is_well_in_the_end(
     lab.run(30)
     view, record = lab.view(job), lab.record(job)
     assert (view.status is JobStatus.RUNNING) is (record.verdict == ""), (view, record, lab.history())
-    assert len(record.attempts) <= 5
+    # We never ask for a sixth attempt; Slurm itself may, when a node is marked down.
+    assert all(a.number < 5 for a in record.attempts if a.decided_at is not None), lab.history()
     assert [a.number for a in record.attempts] == sorted({a.number for a in record.attempts})
     assert view.status is not JobStatus.RUNNING or record.attempts[-1].restart_count == view.restart_count
     partitions = lab.slurm.partitions()

@@ -303,12 +303,17 @@ def test_while_slurm_is_silent_nothing_is_done_and_afterwards_all_of_it() -> Non
     lab.run_until(lambda: runs_again(lab, job), seconds=20)
 
 
-def test_a_silent_source_is_logged_once_in_a_quarter_of_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_source_is_logged_once_in_a_quarter_of_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Cluster()
+    told: list[str] = []
+    monkeypatch.setattr("hyperpod.controller.observe.log.warning", lambda text, *args: told.append(text % args))
     lab.slurm.is_unavailable = True
     lab.machines.silence = Throttled("slow down")
     lab.run(60)
-    assert len([r for r in caplog.records if r.levelname == "WARNING" and "does not answer" in r.message]) == 2
+    assert sorted(told) == [
+        "provider does not answer error=slow down",
+        "slurm does not answer error=slurmctld does not answer",
+    ]
 
 
 def test_a_provider_that_names_nothing_after_a_restart_ends_nothing() -> None:

@@ -249,6 +249,10 @@ class FakeSlurm:
         self._told("allow_requeue", job_id)
         self._change(job_id, is_requeue_allowed=True)
 
+    def forbid_requeue(self, job_id: int) -> None:
+        self._told("forbid_requeue", job_id)
+        self._change(job_id, is_requeue_allowed=False)
+
     def requeue(self, job_id: int) -> None:
         self._told("requeue", job_id)
         job = self._job(job_id)

@@ -222,6 +222,10 @@ class SlurmCli:
         """Let a job be requeued although it was submitted with ``--no-requeue``."""
         self._tell(commands.set_job(job_id, "requeue", "1"))
 
+    def forbid_requeue(self, job_id: int) -> None:
+        """Have Slurm end a job whose node dies, instead of requeueing it by itself."""
+        self._tell(commands.set_job(job_id, "requeue", "0"))
+
     def requeue(self, job_id: int) -> None:
         """Put a running or ended job back in the queue; a pending one stays as it is."""
         self._tell(commands.requeue(job_id), already=_IS_PENDING)
