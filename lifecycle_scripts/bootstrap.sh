@@ -47,7 +47,9 @@ timed() {
 # run_script NAME: one of the group's own scripts, from a writable copy as HyperPod stages it, with bounded tries.
 run_script() {
 	local script=$1 stage="/tmp/hyperpod-lifecycle/$HP_CLUSTER/$HP_GROUP" code
-	rm -rf "$stage"
+	# /tmp is everybody's: the first part of the path must be ours and new, or somebody's link decides what root runs.
+	rm -rf /tmp/hyperpod-lifecycle
+	mkdir -m 0755 /tmp/hyperpod-lifecycle
 	mkdir -p "$stage"
 	cp -a "$HP_NODE_DIR/lifecycle/." "$stage/"
 	if [[ ! -f $stage/$script ]]; then
@@ -84,6 +86,8 @@ must() {
 }
 
 mkdir -p "$RECORD_DIR" /var/lib/hyperpod-node "$HP_RUN_DIR"
+# What a group's script prints may be secret.
+chmod 0750 "$RECORD_DIR"
 # All nodes of one host share the kernel's boot id, so a node counts its boots by one of its own.
 cat /proc/sys/kernel/random/uuid >"$HP_RUN_DIR/boot_id"
 hp_log "boot of instance $HP_INSTANCE_ID as $HP_NODE ($HP_ROLE)"

@@ -90,8 +90,8 @@ static struct spank_option options[] = {
 		.name = "auto-resume",
 		.arginfo = "N",
 		.usage = "restart the job from its last good checkpoint when a node or a task "
-			 "fails, with N attempts at most (1 to 1000, with '='; --auto-resume "
-			 "alone: the cluster's default; 0: off)",
+			 "fails, with N attempts at most (2 to 1000, with '='; --auto-resume "
+			 "alone or 1: the cluster's default; 0: off)",
 		.has_arg = OPTIONAL_ARGUMENT,
 		.cb = take_auto_resume,
 	},

@@ -15,10 +15,10 @@ HEAVY = {"pydantic", "boto3", "botocore", "rich", "typer", "paramiko", "moto"}
 
 
 def test_every_import_contract_is_kept() -> None:
-    from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
-
-    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
-    assert status == EXIT_STATUS_SUCCESS, "run lint-imports to see which import breaks which contract"
+    # In a process of its own: it switches off the loggers of the program that calls it.
+    program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_page_of_states_is_the_generated_one() -> None:

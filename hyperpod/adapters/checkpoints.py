@@ -19,6 +19,9 @@ from hyperpod.ports.process import ProcessRunner
 
 log = logging.getLogger(__name__)
 
+_MOST_PATH = 4096
+"""PATH_MAX of Linux."""
+
 
 @dataclass(frozen=True)
 class CheckpointScanner:
@@ -38,7 +41,8 @@ class CheckpointScanner:
         """
         if not directory or not user:
             return Scan("", None, problems=("no checkpoint directory or user is known",))
-        argv = [sys.executable, "-m", "hyperpod.checkpoint", "scan", directory, "--json"]
+        # -s, -P: nothing from the user's home or the working folder is loaded into a process on the head node.
+        argv = [sys.executable, "-s", "-P", "-m", "hyperpod.checkpoint", "scan", directory, "--json"]
         argv += ["--deadline", f"{self.timeout_s * 0.8:g}"]
         argv += ["--set-aside"] if set_aside else []
         try:
@@ -46,7 +50,16 @@ class CheckpointScanner:
                 argv, timeout_s=self.timeout_s, user=user, env={"PYTHONPATH": self.library}, check=False
             )
             return parse_scan(json.loads(done.stdout))
-        except (CommandError, ValueError, KeyError, TypeError) as error:
+        except (
+            CommandError,
+            ValueError,
+            LookupError,
+            TypeError,
+            ArithmeticError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            # The process is the user's, so what it says may be anything.
             log.warning("checkpoint scan failed directory=%s error=%s", directory, error)
             return Scan("", None, problems=(str(error),))
 
@@ -58,6 +71,8 @@ def parse_scan(data: Mapping[str, Any]) -> Scan:
         KeyError, ValueError, TypeError: if it is not one.
     """
     path = str(data["latest"] or "")
+    if len(path) > _MOST_PATH:
+        raise ValueError("the path of the newest checkpoint is too long to be one")
     step: int | None = int(data["step"]) if path and data.get("step") is not None else -1
     if not path and not data.get("certain", True):
         # "Could not look" is not "there is none".

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 _TAIL_CHARS = 4000
 # After SIGKILL a process can only stay if the kernel holds it (dead file system); then we stop waiting for it.
 _REAP_S = 2.0
+_MOST_OUTPUT = 4 * 1024 * 1024
+_PIPE_BYTES = 65536
 
 
 class Processes:
@@ -44,7 +46,12 @@ class Processes:
         started = time.monotonic()
         process = _start(argv, env=env, user=user, has_input=input is not None)
         try:
-            stdout, stderr = process.communicate(input.encode() if input is not None else None, timeout=timeout_s)
+            data = input.encode() if input is not None else None
+            if user is None:
+                stdout, stderr = process.communicate(data, timeout=timeout_s)
+            else:
+                # A user's process is the user's to tamper with; without a bound it could fill our memory.
+                stdout, stderr = _communicate_bounded(process, data, argv, timeout_s)
         except subprocess.TimeoutExpired as error:
             _kill_group(process)
             raise CommandTimeout(argv, timeout_s) from error
@@ -141,6 +148,12 @@ def _environment(env: Mapping[str, str] | None) -> dict[str, str] | None:
     return None if env is None else {**os.environ, **env}
 
 
+def _users_environment(env: Mapping[str, str] | None) -> dict[str, str]:
+    """Return what a user's process may see: nothing of the daemon's own, such as the socket that systemd gave it."""
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "TZ")}
+    return {**kept, **(env or {})}
+
+
 def _start(
     argv: Sequence[str], *, env: Mapping[str, str] | None, user: str | None, has_input: bool, merge: bool = False
 ) -> subprocess.Popen[bytes]:
@@ -151,9 +164,12 @@ def _start(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if merge else subprocess.PIPE,
             start_new_session=True,
-            env=_environment(env),
+            env=_environment(env) if user is None else _users_environment(env),
             user=user,
             group=_primary_group(user),
+            # Without this the child would keep root's groups, and lack the user's own.
+            extra_groups=_groups(user),
+            cwd="/" if user is not None else None,
         )
     except (OSError, KeyError) as error:
         raise CommandError(argv, 127, str(error), hint=f"is {argv[0]} installed and in PATH?") from error
@@ -163,6 +179,57 @@ def _primary_group(user: str | None) -> int | None:
     if user is None:
         return None
     return pwd.getpwnam(user).pw_gid
+
+
+def _groups(user: str | None) -> list[int] | None:
+    if user is None or os.geteuid() != 0:
+        # Only root may set groups; anybody else has the own ones already.
+        return None
+    return os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
+
+
+def _communicate_bounded(
+    process: subprocess.Popen[bytes], data: bytes | None, argv: Sequence[str], timeout_s: float
+) -> tuple[bytes, bytes]:
+    """Do what ``communicate`` does, for a process whose output must not grow beyond ``_MOST_OUTPUT``.
+
+    Raises:
+        subprocess.TimeoutExpired: As ``communicate``.
+        CommandError: There was more output; the process is killed by the caller's handler.
+    """
+    deadline = time.monotonic() + timeout_s
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                # Small: it fits into the pipe whether or not it is read.
+                process.stdin.write((data or b"")[:_PIPE_BYTES])
+                process.stdin.close()
+        outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+        poll = select.poll()
+        for descriptor in outputs:
+            poll.register(descriptor, select.POLLIN)
+        left = set(outputs)
+        while left:
+            ready = poll.poll(max(deadline - time.monotonic(), 0.0) * 1000)
+            if not ready:
+                raise subprocess.TimeoutExpired(list(argv), timeout_s)
+            for descriptor, _ in ready:
+                chunk = os.read(descriptor, _PIPE_BYTES)
+                outputs[descriptor] += chunk
+                if len(outputs[descriptor]) > _MOST_OUTPUT:
+                    raise CommandError(argv, 1, f"it printed more than {_MOST_OUTPUT} bytes")
+                if not chunk:
+                    poll.unregister(descriptor)
+                    left.discard(descriptor)
+        process.wait(timeout=max(deadline - time.monotonic(), 0.0))
+        stdout, stderr = outputs.values()
+        return bytes(stdout), bytes(stderr)
+    finally:
+        # Also before the process is killed: a child that has left its group must not go on filling the pipes.
+        process.stdout.close()
+        process.stderr.close()
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -9,6 +9,7 @@ writes a few per event, not per tick.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 import threading
@@ -22,6 +23,8 @@ from hyperpod.core.job import JobRecord
 from hyperpod.core.node import Repair
 from hyperpod.errors import StoreError
 from hyperpod.ports.store import Event, Intent
+
+log = logging.getLogger(__name__)
 
 MAX_EVENTS = 100_000
 MAX_ENDED_JOBS = 10_000
@@ -233,13 +236,24 @@ class SqliteStore:
 
     def jobs(self) -> Sequence[JobRecord]:
         """Return all records, by job id."""
-        return [self._job(row[0]) for row in self._rows("SELECT body FROM jobs ORDER BY job_id")]
+        found = self._rows("SELECT job_id, body FROM jobs ORDER BY job_id")
+        records = {job_id: self._job(body) for job_id, body in found}
+        self._drop("jobs", "job_id", [job_id for job_id, record in records.items() if record is None])
+        return [record for record in records.values() if record is not None]
 
-    def _job(self, body: str) -> JobRecord:
+    def _job(self, body: str) -> JobRecord | None:
+        """Read a record; one that is damaged is as good as unknown, and must not stop the care for all others."""
         try:
             return JobRecord.from_dict(json.loads(body))
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"the journal {self._path} holds a job that cannot be read: {body[:100]}") from error
+        except _UNREADABLE as error:
+            log.warning("a job in the journal cannot be read path=%s body=%.100r error=%r", self._path, body, error)
+            return None
+
+    def _drop(self, table: str, column: str, keys: Sequence[Any]) -> None:
+        """Remove damaged rows, which would be met again at every look."""
+        if keys:
+            with self._transaction() as db:
+                db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(key,) for key in keys])
 
     def put_repair(self, repair: Repair) -> None:
         """Keep the repair of a node."""
@@ -256,13 +270,16 @@ class SqliteStore:
     def repairs(self) -> Sequence[Repair]:
         """Return the repairs under way, by node name."""
         found = []
-        for row in self._rows("SELECT body FROM repairs ORDER BY node"):
+        damaged = []
+        for node, body in self._rows("SELECT node, body FROM repairs ORDER BY node"):
             try:
-                found.append(Repair.from_dict(json.loads(row[0])))
-            except (ValueError, KeyError, TypeError) as error:
-                raise StoreError(
-                    f"the journal {self._path} holds a repair that cannot be read: {row[0][:100]}"
-                ) from error
+                found.append(Repair.from_dict(json.loads(body)))
+            except _UNREADABLE as error:
+                # The node is looked at anew: whatever is wrong with it shows again.
+                text = "a repair in the journal cannot be read path=%s body=%.100r error=%r"
+                log.warning(text, self._path, body, error)
+                damaged.append(node)
+        self._drop("repairs", "node", damaged)
         return found
 
     # --- events and values --------------------------------------------------------------------------------------
@@ -373,6 +390,8 @@ class SqliteStore:
             except sqlite3.Error as error:
                 raise _translated(error, self._path) from error
 
+
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 _SELECT_INTENT = "SELECT key, kind, target, intended_at, is_done, done_at, error FROM intents"
 

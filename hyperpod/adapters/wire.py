@@ -76,11 +76,11 @@ def unpack(credential: bytes, munge: Signer) -> Frame:
     return Frame(message, found.uid, found.gid)
 
 
-def _body_length(header: bytes) -> int:
+def _body_length(header: bytes, most: int = MAX_FRAME_BYTES) -> int:
     """Return the length that a header announces, refused before anything is read when it is out of bounds."""
     length: int = _HEADER.unpack(header)[0]
-    if not 0 < length <= MAX_FRAME_BYTES:
-        raise UnexpectedOutput("message from the network", f"frame length {length}, at most {MAX_FRAME_BYTES}")
+    if not 0 < length <= most:
+        raise UnexpectedOutput("message from the network", f"frame length {length}, at most {most}")
     return length
 
 
@@ -199,6 +199,7 @@ async def read_frame(
     *,
     idle_timeout_s: float | None = None,
     frame_timeout_s: float = 10.0,
+    max_bytes: int = MAX_FRAME_BYTES,
 ) -> Frame | None:
     """Read the next message, or None when the peer has closed the connection between two messages.
 
@@ -209,6 +210,7 @@ async def read_frame(
         munge: Verifies the frame.
         idle_timeout_s: How long to wait for a message to begin; None: as long as the connection lives.
         frame_timeout_s: How long a message may take once it has begun.
+        max_bytes: Largest frame that is accepted.
     Raises:
         ConnectionLost: if the peer goes away within a message or is too slow.
         MungeError: if the credential is not acceptable; the stream is still in step.
@@ -228,7 +230,7 @@ async def read_frame(
     try:
         async with asyncio.timeout(frame_timeout_s):
             header = first + await reader.readexactly(_HEADER.size - 1)
-            credential = await reader.readexactly(_body_length(header))
+            credential = await reader.readexactly(_body_length(header, max_bytes))
     except TimeoutError as error:
         raise ConnectionLost("could not receive in time") from error
     except asyncio.IncompleteReadError as error:

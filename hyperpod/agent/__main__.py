@@ -170,7 +170,7 @@ def restore(mind: Mind, path: str) -> None:
             mind.restore(json.load(file))
     except FileNotFoundError:
         return
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         log.warning("the saved state is not used path=%s error=%r", path, error)
 
 

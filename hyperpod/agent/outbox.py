@@ -137,7 +137,7 @@ class Outbox:
                         waiting[str(record["add"]["id"])] = dict(record["add"])
                     else:
                         waiting.pop(str(record["done"]), None)
-                except (ValueError, KeyError, TypeError):
+                except (ValueError, KeyError, TypeError, RecursionError):
                     # The last line of a killed agent may be cut off; any other is a damaged one. Neither holds
                     # up the rest.
                     log.warning("a damaged line of the outbox is left out path=%s", self._path)

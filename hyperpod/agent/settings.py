@@ -97,7 +97,7 @@ def parse_settings(text: str, source: str) -> AgentSettings:
     """
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source}: not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: must hold one JSON object")

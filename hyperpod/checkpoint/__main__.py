@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hyperpod.checkpoint.find import Checkpoint, Listing, examine, list_candidates
+from hyperpod.checkpoint.find import Checkpoint, Listing, examine, foreign_folder, list_candidates
 from hyperpod.checkpoint.keep import disk_bytes, prune, restore_replaced, set_aside_listing, usage
 
 if TYPE_CHECKING:
@@ -88,6 +88,9 @@ def report(
     done = False
     with deadline:
         try:
+            foreign = foreign_folder(directory)
+            if foreign:
+                raise PermissionError(0, f"{foreign} carries your name and is not yours: nothing in it is trusted")
             if set_aside:
                 restore_replaced(directory)
             listing = list_candidates(directory)

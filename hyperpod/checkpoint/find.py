@@ -264,6 +264,34 @@ def _less_than_sibling(listing: Listing, index: int, tree: Tree, layout: str) ->
     return ""
 
 
+def foreign_folder(directory: str) -> str:
+    """Return the folder on the way to a directory that is named after this process's user and is somebody else's.
+
+    A cluster's default is ``/fsx/checkpoints/<user>/…``, where everybody may make a folder of any name. Loading a
+    checkpoint runs code, so what another user has put into "yours" must never be offered. Root's folders are fine;
+    without such a name on the way it is the user's own choice whom to trust.
+    """
+    import pwd
+
+    uid = os.geteuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return ""
+    parts = os.path.abspath(directory).split("/")
+    if uid == 0 or name not in parts:
+        return ""
+    for count in range(parts.index(name) + 1, len(parts) + 1):
+        path = "/".join(parts[:count])
+        try:
+            owners = {os.lstat(path).st_uid, os.stat(path).st_uid}
+        except FileNotFoundError:
+            return ""
+        if not owners <= {0, uid}:
+            return path
+    return ""
+
+
 def scan(directory: str | os.PathLike[str], newest_only: bool = False) -> list[Checkpoint]:
     """List the checkpoints of a directory, newest first, with what is wrong with each.
 

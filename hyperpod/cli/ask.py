@@ -106,7 +106,7 @@ def parse_reply(text: str, head: str) -> Mapping[str, Any]:
     """
     try:
         reply = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         reply = None
     if not isinstance(reply, dict):
         last = text.strip().splitlines()[-1][:200] if text.strip() else "no answer"

@@ -331,6 +331,8 @@ def _show_result(place: Place, spec: ClusterSpec, result: ClusterResult, changes
         return
     spent = ", ".join(f"{phase} {render.duration(seconds)}" for phase, seconds in result.seconds.items())
     print_result(_machines_table(result.instances))
+    if result.plan.is_empty and result.plan.refused:
+        return
     if result.plan.is_empty:
         say(f"cluster {name} is as the specification says (looked for {render.duration(sum(result.seconds.values()))})")
         return
@@ -400,15 +402,16 @@ def list_clusters(ctx: typer.Context, output: OutputOption = Output.TABLE) -> No
 
 
 def _cluster_row(place: Place, cluster: str) -> dict[str, Any]:
-    instances = place.provider().observe(cluster)
-    running = sum(1 for instance in instances if instance.status is InstanceStatus.RUNNING)
+    instances: tuple[Instance, ...] = ()
     try:
+        instances = place.provider().observe(cluster)
         spec = _stored(place, cluster)
         wanted = None if spec is None else sum(group.count for group in spec.instance_groups)
         status = _cluster_status(wanted, instances)
     except HyperpodError as error:
         # One damaged file must not hide the other clusters.
         wanted, status = None, f"damaged: {error.message}"
+    running = sum(1 for instance in instances if instance.status is InstanceStatus.RUNNING)
     head = next((instance.address for instance in instances if instance.role is Role.HEAD), "")
     total = len(instances) if wanted is None else wanted
     return {

@@ -93,7 +93,7 @@ def register(app: typer.Typer) -> None:
         try:
             answer = json.loads("\n".join(lines))
             severity = verdict(answer)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise AgentSilent("the agent's answer is not understood", hint="journalctl -u hyperpod-agent") from error
         if output is Output.JSON:
             render.print_json({"severity": severity.name, **answer})

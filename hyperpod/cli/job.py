@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
         "status", epilog=examples("hyperpod status", "hyperpod status --watch", "hyperpod status --output json")
     )(status)
     app.command("jobs", epilog=examples("hyperpod jobs", "hyperpod jobs --all --output json"))(jobs)
-    one = typer.Typer(help="One job.", no_args_is_help=True, epilog=examples("hyperpod job show 42"))
+    one = typer.Typer(help="The history of one job.", no_args_is_help=True, epilog=examples("hyperpod job show 42"))
     one.callback()(lambda: None)
     one.command("show", epilog=examples("hyperpod job show 42", "hyperpod job show 42 --output json"))(show)
     app.add_typer(one, name="job")
@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
     )(events)
     app.command("why", epilog=examples("hyperpod why 42", "hyperpod why worker-2"))(why)
     breaker = typer.Typer(
-        help="The breaker that stops repairs when many nodes fail alike.",
+        help="What stops repairs when many nodes fail alike.",
         no_args_is_help=True,
         epilog=examples("hyperpod breaker reset"),
     )

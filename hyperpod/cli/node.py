@@ -6,6 +6,7 @@ carries the cluster goes past a controller that does not answer, and only head a
 
 from __future__ import annotations
 
+import shlex
 import sys
 import uuid
 from typing import Annotated, Any
@@ -163,7 +164,7 @@ def _machine_state(status: InstanceStatus) -> str:
 def drain(
     ctx: typer.Context,
     node: NodeArgument,
-    reason: Annotated[str, typer.Option("--reason", "-r", metavar="TEXT", help="Why; shown with who and when.")],
+    reason: Annotated[str, typer.Option("--reason", "-r", metavar="TEXT", help="Why (required).")],
     cluster: ClusterOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -191,7 +192,7 @@ def clear(
     ctx: typer.Context,
     node: NodeArgument,
     finding: Annotated[str, typer.Argument(metavar="CHECK/CODE", help="As 'hyperpod why NODE' names it.")],
-    reason: Annotated[str, typer.Option("--reason", "-r", metavar="TEXT", help="Why it is dealt with.")],
+    reason: Annotated[str, typer.Option("--reason", "-r", metavar="TEXT", help="Why (required).")],
     device: Annotated[str, typer.Option("--device", help="Part of the node, where the finding names one.")] = "",
     cluster: ClusterOption = None,
     output: OutputOption = Output.TABLE,
@@ -309,13 +310,14 @@ def ssh(
 ) -> None:
     """Open a shell on a node, or run a command there.
 
-    Ends with the exit status of the command."""
+    The words of the command reach the program as they are, no shell looks at them; for one, run
+    -- bash -c 'cd /fsx && ls'. Ends with the exit status of the command."""
     place = place_of(ctx)
     argv = list(command or ())
     name = checked_node(node)
     if place.is_node:
         place.controller(cluster)
-        raise typer.Exit(place.terminal(["ssh", f"{user}@{name}", *(["--", *argv] if argv else [])]))
+        raise typer.Exit(place.terminal(["ssh", f"{user}@{name}", *(["--", shlex.join(argv)] if argv else [])]))
     from hyperpod.provisioning.directory import find_instance
 
     chosen = place.choose(cluster)

@@ -109,7 +109,16 @@ class Place:
     @property
     def home(self) -> Path:
         """Folder with everything about this machine's clusters."""
-        return Path(self.env.get("HYPERPOD_HOME") or DEFAULT_HOME)
+        # Absolute, because the provider service and the machines' mounts outlive this process and its working folder.
+        home = os.path.abspath(self.env.get("HYPERPOD_HOME") or DEFAULT_HOME)
+        if set(home) & set(":,\n"):
+            raise UsageError(
+                f"HYPERPOD_HOME={home}: ':', ',' and line breaks have a meaning in a mount",
+                hint="name a folder without them, such as /var/lib/hyperpod",
+            )
+        if os.path.lexists(home) and not os.path.isdir(home):
+            raise UsageError(f"HYPERPOD_HOME={home}: is not a folder", hint="name a folder, or one that can be made")
+        return Path(home)
 
     @property
     def where(self) -> str:

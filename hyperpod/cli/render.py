@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -33,8 +34,38 @@ class Output(StrEnum):
 
 def say(text: str) -> None:
     """Tell the person something; never part of the result."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable(text, keep="\n\t") + "\n")
     sys.stderr.flush()
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text with every character shown that would otherwise act on the terminal.
+
+    Names of jobs, comments and paths are their users' choice, and administrators look at them: an escape sequence, a
+    line break or a change of writing direction must not be able to show them something that is not so.
+
+    Args:
+        text: Any text.
+        keep: Control characters to leave as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in keep or c == " " or c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode() if ord(character) < 0xD800 or ord(character) > 0xDFFF else "?"
+
+
+def cleaned(value: Any) -> Any:
+    """Return an answer with every text in it made ``printable``."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {key: cleaned(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [cleaned(item) for item in value]
+    return value
 
 
 def print_json(value: Any) -> None:
@@ -74,7 +105,8 @@ def print_result(*parts: RenderableType) -> None:
     buffer = io.StringIO()
     real, target.file = target.file, buffer
     for part in parts:
-        target.print(part, soft_wrap=isinstance(part, str))
+        text = printable(part, keep="\n\t") if isinstance(part, str) else part
+        target.print(text, soft_wrap=isinstance(part, str))
     target.file = real
     sys.stdout.write("".join(line.rstrip() + "\n" for line in buffer.getvalue().splitlines()))
 
@@ -111,8 +143,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return " ".join(str(value).split())
+        return printable(",".join(map(str, value)))
+    return printable(" ".join(str(value).split()))
 
 
 def _is_number(text: str) -> bool:
@@ -170,6 +202,7 @@ def between(first: str | None, second: str | None) -> float | None:
 
 def status_screen(status: Mapping[str, Any]) -> list[RenderableType]:
     """Return the one screen of a cluster: nodes, jobs, repairs, spares, budget, notes."""
+    status = cleaned(status)
     nodes: list[Mapping[str, Any]] = status["nodes"]
     counts: dict[str, int] = {}
     for node in nodes:
@@ -185,8 +218,17 @@ def status_screen(status: Mapping[str, Any]) -> list[RenderableType]:
         parts += ["", "repairs under way"]
         parts += [f"  {line}" for repair in status["repairs"] for line in repair_lines(repair)]
     parts += ["", *_reserve_lines(status)]
-    parts += [f"note    {_note(note)}" for note in status["notes"]]
+    repaired = {repair["node"] for repair in status["repairs"]}
+    notes = [note for note in status["notes"] if note["code"] not in _PHASES or note.get("node") not in repaired]
+    parts += [f"note    {_note(note)}" for note in notes]
     return parts
+
+
+_OUR_REASON = re.compile(r"hyperpod:(?P<cause>\S+) (?P<message>.*?)(?: \[\w+\] \([^()]*\))?")
+"""A reason of the controller, see ``core.node.drain_reason``."""
+
+_PHASES = ("Rebooting", "Replacing", "Checking")
+"""Notes that repeat what a repair's own line says."""
 
 
 def repair_lines(repair: Mapping[str, Any]) -> list[str]:
@@ -203,7 +245,7 @@ def _reserve_lines(status: Mapping[str, Any]) -> list[str]:
     lines = [
         f"spares  {', '.join(spares) or 'none configured'}",
         f"budget  {budget['under_repair']} of at most {budget['max_parallel_repaired']} repairs at a time; "
-        f"repairs stop above {budget['unhealthy_limit']} unhealthy nodes",
+        f"repairs stop above {budget['unhealthy_limit']} unhealthy node{'' if budget['unhealthy_limit'] == 1 else 's'}",
     ]
     for cause, names in budget["open_breakers"].items():
         lines.append(
@@ -215,7 +257,8 @@ def _reserve_lines(status: Mapping[str, Any]) -> list[str]:
 
 def _note(note: Mapping[str, Any]) -> str:
     about = note.get("node") or (f"job {note['job_id']}" if note.get("job_id") else "")
-    return f"{about + ': ' if about else ''}{note['message']} ({note['code']})"
+    start = f"{about}: " if about and not str(note["message"]).startswith(about) else ""
+    return f"{start}{note['message']} ({note['code']})"
 
 
 def nodes_table(nodes: Iterable[Mapping[str, Any]]) -> Table:
@@ -238,8 +281,13 @@ def nodes_table(nodes: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def _trouble(node: Mapping[str, Any]) -> str:
-    texts = [f"{f['check']}/{f['code']}: {f['message']}" for f in node.get("findings", ())]
-    return "; ".join([*texts, *([reason_of(node)] if reason_of(node) else [])])
+    found = {f"{f['check']}/{f['code']}": f["message"] for f in node.get("findings", ())}
+    reason = reason_of(node)
+    ours = _OUR_REASON.fullmatch(reason)
+    if ours is not None:
+        # Machine and boot are for the controller; a drain for a finding that is shown says nothing more.
+        reason = "" if ours["cause"] in found else f"{ours['cause']}: {ours['message']}"
+    return "; ".join([*(f"{code}: {message}" for code, message in found.items()), *([reason] if reason else [])])
 
 
 def reason_of(node: Mapping[str, Any]) -> str:
@@ -291,6 +339,7 @@ def _remark(job: Mapping[str, Any]) -> str:
 
 def job_page(job: Mapping[str, Any]) -> list[RenderableType]:
     """Return the history of one job: attempts, nodes, causes, evidence, checkpoints, what was lost."""
+    job = cleaned(job)
     attempts: Sequence[Mapping[str, Any]] = job["attempts"]
     downs = [down_seconds(a, b) for a, b in itertools.pairwise(attempts)]
     facts = [
@@ -318,7 +367,7 @@ def job_page(job: Mapping[str, Any]) -> list[RenderableType]:
 def _lost_time(downs: Sequence[float | None], ending_s: float) -> str:
     """Return how long nothing ran; before a job runs again only how long its attempts took to end is known."""
     if any(downs):
-        return f"{duration(sum(down or 0.0 for down in downs))} until it ran again"
+        return f"{duration(sum(down or 0.0 for down in downs))} from the failures seen until it ran again"
     return duration(ending_s) if ending_s else ""
 
 
@@ -400,29 +449,38 @@ def _evidence(attempt: Mapping[str, Any], rest: Sequence[Mapping[str, Any]]) -> 
 
 def event_line(event: Mapping[str, Any]) -> str:
     """Return an event as a line: time, kind, node or job, sentence."""
+    event = cleaned(event)
     about = " ".join(x for x in (event["node"], f"job {event['job_id']}" if event["job_id"] else "") if x)
-    return f"{when(event['at'])}  {event['kind']:<18}  {about:<12}  {event['message']}".rstrip()
+    return f"{when(event['at'])}  {event['kind']:<19}  {about:<15}  {event['message']}".rstrip()
 
 
 def why_page(answer: Mapping[str, Any]) -> list[RenderableType]:
     """Return the walk from a job or node to its causes, and what comes next."""
+    answer = cleaned(answer)
     parts: list[RenderableType] = []
     if "job" in answer:
         job = answer["job"]
         parts.append(f"job {job['job_id']} {job['name']} of {job['user']}: {job['status']}")
         parts += [f"  {line}" for line in answer["lines"]]
         for node in answer["nodes"]:
-            parts += ["", f"node {node['node']}", *(f"  {line}" for line in node["lines"])]
+            parts += ["", *_node_lines(node["node"], node["lines"])]
     else:
-        parts += [f"node {answer['node']['node']}: {answer['node']['state']}"]
-        parts += [f"  {line}" for line in answer["lines"]]
+        title = f"{answer['node']['node']}: {answer['node']['state']}"
+        parts += _node_lines(title, [line for line in answer["lines"] if line != title])
     for birth in answer.get("births", ()):
         parts += ["", *birth_lines(birth)]
     return [*parts, "", f"next: {answer['next']}"]
 
 
+def _node_lines(title: str, lines: Sequence[str]) -> list[str]:
+    if lines and lines[0].startswith(f"{title}: "):
+        title, *lines = lines
+    return [f"node {title}", *(f"  {line}" for line in lines)]
+
+
 def birth_lines(birth: Mapping[str, Any]) -> list[str]:
     """Return how a machine's lifecycle scripts went, with the last lines when they failed."""
+    birth = cleaned(birth)
     head = f"lifecycle scripts of {birth['node']} ({birth['instance_id']}): {birth['status']}"
     if birth["status"] == "failed":
         head += f": {birth['script'] or 'its boot'} ended with status {birth['exit_code']}"

@@ -240,7 +240,9 @@ def _check_local_scripts(
 def _check_shared_storage(text: str, base: Path) -> Iterator[Problem]:
     place = ("Hyperpod", "SharedStorage")
     folder = (base / Path(text).expanduser()).resolve()
-    if len(folder.parts) < 3 and (folder == Path("/") or folder.name in _SYSTEM_FOLDERS):
+    if set(str(folder)) & set(":,\n"):
+        yield Problem(place, f"{folder} cannot be mounted: ':', ',' and line breaks have a meaning in a mount")
+    elif len(folder.parts) < 3 and (folder == Path("/") or folder.name in _SYSTEM_FOLDERS):
         yield Problem(place, f"{folder} belongs to this machine's system; give a folder of its own")
     elif not folder.is_dir():
         yield Problem(place, f"folder {folder} does not exist; make it first: mkdir -p {folder}")

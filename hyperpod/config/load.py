@@ -106,6 +106,11 @@ def load_spec(
     """
     path = Path(path)
     document = read_document(path)
+    if "ClusterName" not in document.data and "workload_manager" in document.data:
+        raise ConfigError(
+            f"{path}: holds provisioning parameters, not a cluster",
+            hint=f"give the CreateCluster file; {PARAMETERS_FILE} beside it is read with it",
+        )
     parameters = _read_parameters(path, provisioning_parameters)
     loading = _Loading(document, parameters, path.resolve().parent)
     return loading.run(validate, flags or {}, env or {}, health)

@@ -61,8 +61,10 @@ def load_config(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: must hold one JSON object")
     for key, kind in KNOWN_KEYS.items():
         if not isinstance(data.get(key), kind):
             raise ConfigError(f"{path}: at {key}: a {kind.__name__} is needed, got {data.get(key)!r}")
@@ -91,11 +93,14 @@ class Slots:
 
 def slots_of(config: dict[str, Any]) -> tuple[NodeSlot, ...]:
     """Return the nodes that a configuration names."""
-    partitions = {g["name"]: g.get("partition") or "" for g in config["policies"].get("groups", ())}
-    return tuple(
-        NodeSlot(n["node"], n["group"], Role(n["role"]), n["address"], partitions.get(n["group"], ""))
-        for n in config["nodes"]
-    )
+    try:
+        partitions = {g["name"]: g.get("partition") or "" for g in config["policies"].get("groups", ())}
+        return tuple(
+            NodeSlot(n["node"], n["group"], Role(n["role"]), n["address"], partitions.get(n["group"], ""))
+            for n in config["nodes"]
+        )
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"the nodes of the configuration are not understood: {error!r}") from error
 
 
 class Threads:
@@ -154,7 +159,10 @@ def build_world(config: dict[str, Any], path: Path) -> tuple[World, LateAgents]:
     """Wire everything up; starts nothing."""
     clock = SystemClock()
     process = Processes()
-    repair_policy, resume_policy = policies_from(config["policies"])
+    try:
+        repair_policy, resume_policy = policies_from(config["policies"])
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise ConfigError(f"{path}: at policies: not understood: {error!r}") from error
     state_dir = Path(config["state_dir"])
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     agents = LateAgents()

@@ -53,11 +53,14 @@ class Environments:
         report: dict[str, Any] = {**asked, "armed_by": armed_by or (record.armed_by if record else "")}
         report.update(checkpoint_dir=directory, restart_count=restart_count)
         if restart_count > 0:
-            scan = self._scan(job_id, restart_count, directory, record)
+            scan, is_first = self._scan(job_id, restart_count, directory, record)
             variables["HYPERPOD_RESUME_FROM"] = scan.path
             variables["HYPERPOD_PREVIOUS_FAILURE"] = _previous_failure(record, restart_count)
             step = scan.step if scan.step is not None else -1
-            report.update(resume_from=scan.path, resume_step=step, set_aside=scan.set_aside)
+            report.update(resume_from=scan.path, resume_step=step)
+            if is_first:
+                # Told once, however many nodes ask.
+                report.update(set_aside=scan.set_aside, problems=scan.problems if not scan.path else ())
         self._world.inbox.put(Report(ENV_GIVEN, self._world.clock.now(), report))
         return variables
 
@@ -76,10 +79,12 @@ class Environments:
         # Neither named nor known: no directory is better than one that the next attempt would not look into.
         return checkpoint_dir(self._world, view, "") if view is not None else ""
 
-    def _scan(self, job_id: int, restart_count: int, directory: str, record: JobRecord | None) -> Scan:
+    def _scan(self, job_id: int, restart_count: int, directory: str, record: JobRecord | None) -> tuple[Scan, bool]:
+        """Return the answer of the attempt's one scan, and whether this question began it."""
         key = (job_id, restart_count)
         with self._lock:
             future = self._scans.get(key)
+            is_first = future is None
             if future is None:
                 future = self._scans[key] = Future()
                 for old in [k for k in self._scans if k[0] == job_id and k[1] < restart_count]:
@@ -87,9 +92,9 @@ class Environments:
                 user = record.user if record else ""
                 self._start(lambda: self._run(future, directory, user))
         try:
-            return future.result(timeout=DEADLINE_S)
+            return future.result(timeout=DEADLINE_S), is_first
         except FutureTimeout:
-            return NOTHING
+            return NOTHING, is_first
 
     def _run(self, future: Future[Scan], directory: str, user: str) -> None:
         try:

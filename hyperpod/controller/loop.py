@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 ENV_GIVEN = "env_given"
 TASK_FAILED = "TaskFailed"
+SET_ASIDE_TOLD = 20
+"""Checkpoints set aside that are told one by one; with more, how many."""
+
 KEPT_FAILURES = 32
 """Failed tasks of a job that are written into the journal; its memory holds them all."""
 
@@ -141,9 +144,15 @@ def _take_env(world: World, report: Report) -> None:
         # Its attempt may not have been seen running yet; it is written down with it.
         path, step = str(data["resume_from"]), int(data["resume_step"])
         world.memory.resumes(job_id, int(data["restart_count"]), path, step)
-    for path in data.get("set_aside", ()):
-        text = f"half-written checkpoint set aside: {path}"
-        world.store.add_event("CheckpointSetAside", text, report.at, job_id=job_id, uid=record.uid)
+    aside = [f"half-written checkpoint set aside: {path}" for path in data.get("set_aside", ())]
+    # The directory is the user's, and so is the number of things in it; the journal is everybody's.
+    rest = [f"and {len(aside) - SET_ASIDE_TOLD} more set aside"] if len(aside) > SET_ASIDE_TOLD else []
+    for text in [*aside[:SET_ASIDE_TOLD], *rest]:
+        world.store.add_event("CheckpointSetAside", text[:2000], report.at, job_id=job_id, uid=record.uid)
+    problems = [str(problem)[:300] for problem in data.get("problems", ())]
+    if problems:
+        text = f"no checkpoint is offered: {'; '.join(problems[:3])}"
+        world.store.add_event("NoCheckpoint", text, report.at, job_id=job_id, uid=record.uid)
 
 
 def _arm(world: World, record: JobRecord | None, data: Mapping[str, Any], armed_by: str) -> JobRecord | None:

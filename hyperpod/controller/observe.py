@@ -123,9 +123,15 @@ def _log_silence(world: World, source: str, error: HyperpodError) -> None:
 
 def _history(world: World) -> tuple[PastRepair, ...]:
     since = world.clock.now() - timedelta(seconds=world.repair_policy.breaker_window_s)
-    rows = json.loads(world.store.value(_HISTORY) or "[]")
-    past = (PastRepair(str(node), str(cause), datetime.fromisoformat(at)) for node, cause, at in rows)
-    return tuple(p for p in past if p.at >= since)
+    try:
+        rows = json.loads(world.store.value(_HISTORY) or "[]")
+        past = [PastRepair(str(node), str(cause), datetime.fromisoformat(at)) for node, cause, at in rows]
+        return tuple(p for p in past if p.at >= since)
+    except (ValueError, TypeError, RecursionError) as error:
+        # The breaker begins to count anew; the repairs themselves go on.
+        log.warning("the history of repairs is damaged and begins anew error=%s", error)
+        world.store.set_value(_HISTORY, "[]")
+        return ()
 
 
 def remember_repair(world: World, repair: Repair) -> None:

@@ -6,7 +6,7 @@ Every answer is plain JSON values; the command line renders them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -133,18 +133,23 @@ class Queries:
         job_id = args.get("job_id")
         limit = max(1, min(int(args.get("limit") or 200), 2000))
         after = _stored_number(args.get("after") or 0)
-        is_trusted = uid in self._trusted
-        # The journal leaves other users' events out: a question never costs more than its answer.
-        events = self._world.store.events(
+        events = self._seen_events(
+            uid,
             after=after,
             limit=limit,
             job_id=_stored_number(job_id) if job_id is not None else None,
             node=str(args.get("node") or ""),
-            seen_by=None if is_trusted else uid,
-            own_jobs=() if is_trusted else [r.job_id for r in self._world.store.jobs() if r.uid == uid],
         )
         mine = [_event(e) for e in events if e.job_id is None or self._may_see(uid, self._event_owner(e))]
         return mine[:limit] if after else mine[-limit:]
+
+    def _seen_events(self, uid: int, **which: Any) -> Sequence[Event]:
+        """Return events that a user may see. The journal itself leaves the others out, so that no question costs more
+        than its answer."""
+        if uid in self._trusted:
+            return self._world.store.events(**which)
+        own_jobs = [r.job_id for r in self._world.store.jobs() if r.uid == uid]
+        return self._world.store.events(**which, seen_by=uid, own_jobs=own_jobs)
 
     def _event_owner(self, event: Event) -> int:
         if event.uid is not None:
@@ -163,7 +168,9 @@ class Queries:
                 "job": _job_row(record, view, snapshot),
                 "lines": _why_job(record, view),
                 "nodes": [
-                    {"node": n.name, "lines": self._why_node(n, snapshot)} for n in snapshot.nodes if n.name in names
+                    {"node": n.name, "lines": self._why_node(n, snapshot, uid)}
+                    for n in snapshot.nodes
+                    if n.name in names
                 ],
                 "next": _next_of_job(record, view),
             }
@@ -173,9 +180,10 @@ class Queries:
             if any(slot.name == name for slot in self._world.slots()):
                 raise NotFound(f"{name} is no worker: the controller watches workers only", hint=f"they are: {known}")
             raise NotFound(f"there is no node {name}", hint=f"known nodes: {known}")
-        return {"node": _node(node, snapshot), "lines": self._why_node(node, snapshot), "next": _next_of_node(node)}
+        lines = self._why_node(node, snapshot, uid)
+        return {"node": _node(node, snapshot), "lines": lines, "next": _next_of_node(node)}
 
-    def _why_node(self, node: NodeView, snapshot: Snapshot) -> list[str]:
+    def _why_node(self, node: NodeView, snapshot: Snapshot, uid: int) -> list[str]:
         lines = [f"{node.name}: {_visible_state(node)}"]
         if node.reason and (node.is_drained or node.availability is Availability.DOWN):
             lines.append(f"reason set by {node.reason_by or 'nobody known'}: {node.reason}")
@@ -190,7 +198,8 @@ class Queries:
         lines += [f"finding {f.severity.name} {f.check}/{f.code}: {f.message}" for f in node.findings]
         if node.repair is not None and node.repair.last_error:
             lines.append(f"last error: {node.repair.last_error}")
-        recent = self._world.store.events(node=node.name, limit=10_000)[-15:]
+        # A node's history holds what happened to jobs there, too; those of others stay theirs.
+        recent = self._seen_events(uid, node=node.name, limit=15)
         began = [index for index, event in enumerate(recent) if event.kind == "RepairBegan"]
         # The whole of the last repair, so that its cause is seen; else the latest few.
         recent = recent[min(began[-1], len(recent) - 5) :] if began else recent[-5:]

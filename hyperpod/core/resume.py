@@ -33,7 +33,10 @@ SOON = timedelta(milliseconds=200)
 """Sleep while a job is between two states that Slurm passes through quickly."""
 
 DEAD_CAUSES = (DEAD_CAUSE, SHUTDOWN_CAUSE)
+REPORT_PATIENCE = timedelta(seconds=1)
 NO_FACTS = JobFacts()
+_NO_OUTPUT_FILE = 53
+"""No signal of Linux's; Slurm says it when a batch script's files cannot be opened."""
 _SIGKILL = 9
 _SIGTERM = 15
 LONGEST_REQUEUE_DELAY = timedelta(seconds=180)
@@ -184,6 +187,8 @@ def _why_bad(node: NodeView) -> str:
 
 
 def _batch_sentence(view: JobView) -> str:
+    if view.exit_signal == _NO_OUTPUT_FILE:
+        return "Slurm could not open the job's output file (0:53): does its folder exist, may the user write there?"
     if view.exit_signal:
         return f"the batch script was killed by signal {view.exit_signal}"
     return f"the batch script exited with status {view.exit_code}"
@@ -237,7 +242,22 @@ def update_record(
     current = record.current
     if current is not None and current.ended_at is not None and facts.scanned_attempt == current.number:
         record = record.with_attempt(replace(current, last_step=facts.scan_step))
-    return _with_steps_reached(record)
+    return _with_late_reports(_with_steps_reached(record), view, facts)
+
+
+def _with_late_reports(record: JobRecord, view: JobView, facts: JobFacts) -> JobRecord:
+    """Judge a failure of the program again when the reports of its tasks come after the job's end.
+
+    The batch script's status differs with the order in which things fell; the first task's does not.
+    """
+    for attempt in record.attempts[-2:]:
+        if attempt.cause is not ExitCause.APPLICATION or not attempt.signature.startswith("batch:"):
+            continue
+        failure = first_failure(facts, attempt.restart_count)
+        if failure is not None and failure.step_id != BATCH_STEP and failure.signal != _SIGTERM:
+            told = replace(attempt, signature=_signature(view, failure), message=failure.sentence)
+            record = record.with_attempt(told)
+    return record
 
 
 def _with_steps_reached(record: JobRecord) -> JobRecord:
@@ -547,6 +567,11 @@ def _over(
         if current.last_step is None and facts.scanned_attempt != current.number:
             scan = do.ScanCheckpoints("was there progress?", record.job_id, current.number)
             return ResumeDecision(record, (scan,), wake_after=SOON)
+        if cause is ExitCause.APPLICATION and current.signature.startswith("batch:"):
+            # Which task fell first may still be on its way, and tells better than the script's own status.
+            left = (current.failure_seen_at or snapshot.now) + REPORT_PATIENCE - snapshot.now
+            if left > timedelta(0):
+                return ResumeDecision(record, wake_after=left)
         failures = _trailing_failures(record)
         if failures >= policy.same_failure_limit:
             told = f"the same failure {failures} times with no new checkpoint between: {message}"

@@ -11,13 +11,22 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from hyperpod.adapters.local.home import read_json, write_json
+from hyperpod.adapters.local.home import ClusterHome, read_json, write_json
 from hyperpod.adapters.local.provider import LocalProvider
 from hyperpod.adapters.local.service import ensure_service, stop_service
 from hyperpod.core.node import InstanceStatus, Role
 from hyperpod.core.provision import ProvisionPlan, SeenNode, diff_cluster, wanted_nodes
 from hyperpod.core.spec import ClusterSpec
-from hyperpod.errors import CommandError, CommandTimeout, HyperpodError, InvalidState, NotFound, ProviderError
+from hyperpod.errors import (
+    CommandError,
+    CommandTimeout,
+    ConfigError,
+    HyperpodError,
+    InvalidState,
+    NotFound,
+    ProviderError,
+    StoreError,
+)
 from hyperpod.ports.provider import Birth, BirthStatus, Instance
 from hyperpod.provisioning.node_files import node_launches
 
@@ -92,11 +101,21 @@ def stored_spec(provider: LocalProvider, cluster: str) -> ClusterSpec | None:
         NotFound: There is no such cluster.
     """
     home = provider.cluster(cluster)
-    if not home.slots.exists():
+    if cluster not in provider.clusters():
         known = ", ".join(provider.clusters()) or "none"
         raise NotFound(f"no cluster {cluster} on this machine (there are: {known})", hint="hyperpod list-clusters")
+    return _read_spec(home)
+
+
+def _read_spec(home: ClusterHome) -> ClusterSpec | None:
     data = read_json(home.spec)
-    return None if data is None else ClusterSpec.from_json(data)
+    try:
+        return None if data is None else ClusterSpec.from_json(data)
+    except ConfigError as error:
+        raise StoreError(
+            f"{home.spec} is damaged: {error.message}",
+            hint="delete-cluster removes the cluster; --keep-data keeps its shared files",
+        ) from error
 
 
 def observe_nodes(provider: LocalProvider, spec: ClusterSpec) -> tuple[SeenNode, ...]:
@@ -106,8 +125,8 @@ def observe_nodes(provider: LocalProvider, spec: ClusterSpec) -> tuple[SeenNode,
     # Only a removal asks who is busy; without one slurmctld is left in peace.
     needs_jobs = any(instance.node not in names for instance in instances)
     busy = _busy_nodes(provider, instances) if needs_jobs else frozenset()
-    data = read_json(provider.cluster(spec.cluster_name).spec) if needs_jobs else None
-    earlier = () if data is None else wanted_nodes(ClusterSpec.from_json(data))
+    stored = _read_spec(provider.cluster(spec.cluster_name)) if needs_jobs else None
+    earlier = () if stored is None else wanted_nodes(stored)
     partitions = {group.name: group.partition for group in spec.workers}
     partitions |= {node.group: node.partition for node in earlier}
     return tuple(
@@ -183,7 +202,9 @@ def create_cluster(
             provider.forget_node(spec.cluster_name, gone.name)
         _take_over_slurm_conf(provider, spec)
         _refresh_daemons(provider, spec, changed)
-        progress(f"starting {len(plan.create) + len(plan.start)} machines", 0.5)
+        starting = len(plan.create) + len(plan.start)
+        if starting:
+            progress(f"starting {starting} machine{'' if starting == 1 else 's'}", 0.5)
         missing = [*(node.name for node in plan.create), *(node.name for node in plan.start)]
         for failed in () if keep_failed else plan.retry:
             provider.replace(failed.name, failed.instance_id, f"create-{failed.instance_id}")

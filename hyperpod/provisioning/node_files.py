@@ -83,7 +83,7 @@ def node_launches(
             files["slurm.conf"] = render_slurm_conf(layout)
             files["cgroup.conf"] = render_cgroup_conf()
             files["plugstack.conf"] = render_plugstack_conf()
-            files["controller.json"] = _json(_controller_config(spec, nodes, addresses))
+            files["controller.json"] = _json(_controller_config(spec, [*nodes, *keep], addresses))
         source = lifecycle.source or ""
         if source and spec.provisioning_parameters is not None and not (Path(source) / _PARAMETERS_FILE).exists():
             files[f"lifecycle/{_PARAMETERS_FILE}"] = _json(spec.provisioning_parameters)

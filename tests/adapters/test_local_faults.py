@@ -125,13 +125,13 @@ def test_a_killed_daemon_stays_dead_and_its_children_live(scene: Scene, fault: s
     scene.faults.inject("demo", "worker-1", fault)
 
     commands = [" ".join(argv[1:]) for argv in scene.inside()]
-    assert commands == [
-        f"systemctl mask --runtime {unit}.service",
-        f"systemctl kill --kill-whom=main --signal=KILL {unit}.service",
-    ]
+    drop_in = f"/run/systemd/system/{unit}.service.d/zz-dead.conf"
+    assert commands[0].endswith(f"printf '[Unit]\\nRefuseManualStart=yes\\n[Service]\\nRestart=no\\n' >{drop_in}")
+    assert commands[1:] == ["systemctl daemon-reload", f"systemctl kill --kill-whom=main --signal=KILL {unit}.service"]
     scene.faults.undo("demo", "worker-1", fault)
-    assert [" ".join(argv[1:]) for argv in scene.inside()][2:] == [
-        f"systemctl unmask --runtime {unit}.service",
+    assert [" ".join(argv[1:]) for argv in scene.inside()][3:] == [
+        f"rm -f {drop_in}",
+        "systemctl daemon-reload",
         f"systemctl start --no-block {unit}.service",
     ]
 

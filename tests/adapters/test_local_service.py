@@ -75,6 +75,20 @@ def test_refuses_machines_of_another_cluster(provider: LocalProvider) -> None:
     assert (swapped["ok"], swapped["error"]) == (False, "NotFound")
 
 
+def test_a_node_without_a_known_machine_gets_one_in_its_own_cluster(provider: LocalProvider) -> None:
+    foreign = ready(provider, "another")  # the first by name
+    ids = ready(provider)
+    provider.terminate(ids["worker-1"])
+
+    reply = ask(provider, op="replace", node="worker-1", instance_id="", token="t")
+
+    assert reply["ok"]
+    assert {i.node: i.id for i in provider.observe("demo")}["worker-1"] == reply["instance"]["id"]
+    assert {i.node: i.id for i in provider.observe("another")} == foreign
+    with pytest.raises(NotFound, match="no instance"):
+        provider.replace("worker-1", "", "t")
+
+
 @pytest.mark.parametrize("line", [b"garbage\n", b"[]\n", b"{}\n", b'{"op": "format"}\n', b'{"op": "replace"}\n'])
 def test_bad_requests_get_a_sentence(provider: LocalProvider, line: bytes) -> None:
     ready(provider)
@@ -125,7 +139,7 @@ def test_the_head_nodes_client_gets_answers_over_the_socket(provider: LocalProvi
 
 def test_the_clients_errors_are_the_providers(provider: LocalProvider, running: None) -> None:
     with pytest.raises(NotFound, match="no instance"):
-        ProviderClient(str(provider.cluster("demo").socket)).power_off("i-0")
+        ProviderClient(str(provider.cluster("demo").socket)).power_off("i-" + "0" * 17)
 
 
 def test_a_second_service_is_refused(provider: LocalProvider, running: None) -> None:

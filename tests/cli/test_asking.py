@@ -38,8 +38,19 @@ def test_status_is_one_screen_with_nodes_jobs_repairs_spares_and_budget(demo: Fa
 
 
 def test_status_keeps_brackets_of_reasons(demo: Fakes) -> None:
-    demo.controller.answers["status"] = status(nodes=[node("worker-1", "down", reason="hyperpod:x/Y bad [node] (i-1)")])
-    assert "hyperpod:x/Y bad [node] (i-1)" in demo.run("status").out
+    demo.controller.answers["status"] = status(nodes=[node("worker-1", "down", reason="bad [node] (i-1)")])
+    assert "bad [node] (i-1)" in demo.run("status").out
+
+
+def test_status_says_our_reasons_once_and_without_what_is_for_the_controller(demo: Fakes) -> None:
+    reason = "hyperpod:kernel_log/Xid79 GPU lost [node] (i-1, boot 12ab)"
+    found = [{"check": "kernel_log", "code": "Xid79", "message": "GPU lost"}]
+    for findings in ([], found):
+        nodes = [node("worker-1", "draining", reason=reason, findings=findings)]
+        demo.controller.answers["status"] = status(nodes=nodes)
+        out = demo.run("status").out
+        assert out.count("kernel_log/Xid79: GPU lost") == 1
+        assert "12ab" not in out
 
 
 def test_status_in_json_is_the_controllers_answer(demo: Fakes) -> None:
@@ -80,7 +91,7 @@ def test_job_show_tells_attempts_evidence_and_what_was_lost(demo: Fakes) -> None
     result = demo.run("job", "show", "42")
     assert result.code == 0
     assert "job          42 train of ubuntu" in result.out
-    assert "lost time    7.0 s until it ran again" in result.out
+    assert "lost time    7.0 s from the failures seen until it ran again" in result.out
     assert "step 900 -> 400" in result.out
     assert "NodeDead" in result.out
     assert "attempt 1: NodeDead: worker-2 was silent for 3 s" in result.out
@@ -135,7 +146,7 @@ def test_why_of_a_job_walks_to_its_nodes(demo: Fakes) -> None:
     }  # fmt: skip
     result = demo.run("why", "42")
     assert "job 42 train of ubuntu: running\n  running on worker-1" in result.out
-    assert "node worker-1\n  worker-1: in use" in result.out
+    assert "node worker-1: in use\n" in result.out
     assert result.out.endswith("next: if it fails it is started again\n")
 
 

@@ -15,6 +15,7 @@ from hyperpod.config.overrides import block_fields
 from hyperpod.config.problem import format_path
 from hyperpod.core.node import Role
 from hyperpod.core.spec import Provider
+from hyperpod.errors import ConfigError
 from hyperpod.health import registry
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -32,6 +33,11 @@ def load(name: str, **options: Any) -> Loaded:
 
 def test_there_are_examples_for_the_laptop_for_aws_and_for_policies() -> None:
     assert {"laptop.yaml", "hyperpod-aws/create-cluster.json", "spares-and-policies.yaml"} <= set(SPECS)
+
+
+def test_provisioning_parameters_are_no_cluster() -> None:
+    with pytest.raises(ConfigError, match="provisioning parameters, not a cluster"):
+        load("hyperpod-aws/provisioning_parameters.json")
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -408,6 +409,8 @@ def test_a_job_that_ended_without_having_run_is_over() -> None:
 def test_a_script_killed_by_a_signal_is_told_so() -> None:
     decision = decide(record(attempt()), job(status=J.FAILED, exit_signal=9))
     assert ended(decision).message == "the batch script was killed by signal 9"
+    decision = decide(record(attempt()), job(status=J.FAILED, exit_signal=53))
+    assert "could not open the job's output file" in ended(decision).message
 
 
 def test_a_node_that_is_leaving_for_its_own_illness_excuses_the_job() -> None:
@@ -475,3 +478,23 @@ def test_the_last_attempt_is_told_to_slurm_which_would_start_another_by_itself()
     decision = decide(last, job(is_requeue_allowed=True))
     assert [type(a) for a in decision.actions] == [do.ForbidRequeue]
     assert decide(last, job(is_requeue_allowed=False)).actions == ()
+
+
+def test_a_task_that_reports_after_the_jobs_end_gives_the_failure_its_name() -> None:
+    view = job(status=J.FAILED, exit_code=1)
+    closed = decide(record(attempt()), view).record
+    assert closed.current is not None
+    assert closed.current.signature == "batch:1:0"
+    late = decide(closed, view, JobFacts(exits=(exit_of(0, code=2),))).record
+    assert late.current is not None
+    assert late.current.signature == "task:2:0"
+
+
+def test_a_failed_script_waits_a_moment_for_the_reports_of_its_tasks() -> None:
+    view = job(status=J.FAILED, exit_code=1)
+    scanned = JobFacts(scanned_attempt=1, scan_step=-1)
+    seen = decide(record(attempt()), view, scanned)
+    assert seen.actions == ()
+    assert timedelta(0) < seen.wake_after <= timedelta(seconds=1)
+    earlier = attempt(failure_seen_at=ago(2))
+    assert [type(a) for a in decide(record(earlier), view, scanned).actions] == [do.RequeueJob]

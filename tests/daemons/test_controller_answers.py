@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from hyperpod.controller.environment import Environments
+from hyperpod.controller.loop import ENV_GIVEN, SET_ASIDE_TOLD
+from hyperpod.controller.memory import Report
 from hyperpod.controller.queries import Queries
 from hyperpod.core.finding import Action, Finding, Severity
 from hyperpod.errors import NotFound, SlurmUnavailable, UsageError
@@ -140,3 +142,41 @@ def test_questions_that_nobody_understands_are_answered_with_those_that_are() ->
         ask(lab, "weather")
     with pytest.raises(NotFound, match="no node worker-9"):
         ask(lab, "why", name="worker-9")
+
+
+# --- what is other people's -------------------------------------------------------------------------------------
+
+
+def test_a_nodes_history_keeps_to_itself_what_happened_to_others_jobs() -> None:
+    lab = Cluster()
+    job = lab.submit()
+    node = lab.view(job).nodes[0]
+    lab.store.add_event("TaskFailed", "secret of the job", lab.clock.now(), node=node, job_id=job, uid=OWNER)
+    lab.store.add_event("NodeDrained", "seen by all", lab.clock.now(), node=node)
+
+    lines = {uid: "\n".join(ask(lab, "why", uid, name=node)["lines"]) for uid in (ROOT, OWNER, STRANGER)}
+
+    assert all("seen by all" in text for text in lines.values())
+    assert [uid for uid, text in lines.items() if "secret" in text] == [ROOT, OWNER]
+
+
+def test_a_users_events_are_found_behind_any_number_of_others() -> None:
+    lab = Cluster()
+    lab.store.add_event("Mine", "early", lab.clock.now(), job_id=900, uid=STRANGER)
+    for _ in range(50):
+        lab.store.add_event("Theirs", "x", lab.clock.now(), job_id=901, uid=OWNER)
+
+    assert [e["kind"] for e in ask(lab, "events", STRANGER, limit=1)] == ["Mine"]
+    assert len(ask(lab, "events", STRANGER, limit=-5)) == 1
+
+
+def test_a_directory_with_thousands_of_broken_checkpoints_does_not_fill_the_journal() -> None:
+    lab = Cluster()
+    job = lab.submit()
+    report = {"job_id": job, "restart_count": 1, "set_aside": [f"/fsx/{n}" for n in range(5000)], "problems": ["torn"]}
+    lab.world.inbox.put(Report(ENV_GIVEN, lab.clock.now(), report))
+    lab.run(1)
+
+    kinds = [event.kind for event in lab.store.events(job_id=job, limit=10_000)]
+    assert kinds.count("CheckpointSetAside") == SET_ASIDE_TOLD + 1
+    assert kinds.count("NoCheckpoint") == 1

@@ -22,6 +22,7 @@ from tools.cluster import HYPERPOD, ROOT, USER, Cluster
 HERE = Path(__file__).parent
 HOME = f"/home/{USER}"
 XID_79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, GPU has fallen off the bus."
+XID_64 = "NVRM: Xid (PCI:0000:9b:00): 64, pid=1234, name=python3, Failed to persist a row remapping"
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Lab(Cluster):
         self,
         *options: str,
         script: str = "batch.sh",
-        steps: int = 10,
+        steps: int = 1_000_000,
         step_time: float = 0.1,
         save_every: int = 2,
         armed: bool = True,
@@ -177,6 +178,15 @@ class Lab(Cluster):
         assert shown["verdict"] == verdict, (shown["verdict"], shown["verdict_message"], self.describe())
         return shown
 
+    def finish(self, job: Job, verdict: str = "Completed") -> dict[str, Any]:
+        """Have the job come to its end now, wait until the controller knows, and return its history."""
+        self.end(job)
+        return self.wait_verdict(job, verdict)
+
+    def end(self, job: Job) -> None:
+        """Have the job come to its end now."""
+        self.host_path(f"{job.directory}/stop").touch()
+
     def restarts(self, job_id: int) -> int:
         """Return how often Slurm has started the job again."""
         text = self.head("scontrol", "show", "job", str(job_id))
@@ -224,11 +234,14 @@ class Lab(Cluster):
     def clean_up(self) -> None:
         """End all jobs, lift what tests have drained, and wait until every node works again."""
         self.head("scancel", "--user", USER, check=False)
-        for node, view in self.nodes().items():
-            if view["state"] == "drained (person)":
-                self.head("scontrol", "update", f"nodename={node}", "state=resume", check=False)
         self.wait("no job to be left", lambda: not self.head("squeue", "-h", "-t", "PD,R,CG,CF"), 120)
-        self.wait("every node to work again", self.is_settled, 240, every_s=0.5)
+        self.wait("every node to work again", self._is_tidy, 240, every_s=0.5)
+
+    def _is_tidy(self) -> bool:
+        drained = [node for node, view in self.nodes().items() if view["state"] == "drained (person)"]
+        for node in drained:
+            self.head("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+        return not drained and self.is_settled()
 
     # --- the controller
 
@@ -280,7 +293,7 @@ def leftovers(name: str) -> dict[str, list[str]]:
     home = Path(os.environ.get("HYPERPOD_HOME") or "/var/lib/hyperpod")
     found = {
         "containers": lines("podman", "ps", "-aq", "--filter", f"label=hyperpod.cluster={name}"),
-        "networks": [n for n in lines("podman", "network", "ls", "--format", "{{.Name}}") if name in n.split(".")],
+        "networks": [n for n in lines("podman", "network", "ls", "--format", "{{.Name}}") if n == f"hyperpod-{name}"],
         "volumes": [v for v in lines("podman", "volume", "ls", "--format", "{{.Name}}") if name in v],
         "processes": processes,
         "folders": [str(path) for path in home.glob(f"clusters/{name}*")],

@@ -1,7 +1,7 @@
 #!/bin/bash
 # One rank of a training in bash: counts, and rank 0 saves. It writes down every step with time, attempt, rank and node.
 #
-# STEPS, STEP_TIME, SAVE_EVERY  how long it runs
+# STEPS, STEP_TIME, SAVE_EVERY  how long it runs; a file called stop in its directory ends it well at once
 # FAIL_AT, FAIL_AFTER           exits with status 3 at a step, or after so many steps of an attempt
 # HANGS                         a rank that goes on for ever and ignores SIGTERM
 # LEAVES_HALF                   rank 0 begins a checkpoint that it never finishes
@@ -32,7 +32,7 @@ save() {
     mv -T "$dir/.step_$1" "$dir/step_$1"
 }
 
-while ((step < STEPS)); do
+while ((step < STEPS)) && [[ ! -e "$dir/stop" ]]; do
     sleep "$STEP_TIME"
     step=$((step + 1))
     echo "step $EPOCHREALTIME $attempt $rank $HOSTNAME $step" >>"$dir/trace"

@@ -4,46 +4,55 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.lab import XID_79, Lab
+from tests.e2e.lab import XID_64, XID_79, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, func_only=True)]
 
 
-def test_armed_job_leaves_a_bad_node_and_the_other_runs_to_its_end_before_the_node_is_replaced(lab: Lab) -> None:
-    armed = lab.submit("--ntasks=1", steps=80, step_time=0.2)
+@pytest.mark.parametrize(("line", "is_replaced"), [(XID_79, False), (XID_64, True)], ids=["reboot", "replace"])
+def test_armed_job_leaves_a_bad_node_and_the_other_runs_to_its_end_before_the_node_is_repaired(
+    lab: Lab, line: str, is_replaced: bool
+) -> None:
+    armed = lab.submit("--ntasks=1")
     lab.wait_running(armed)
     bad = lab.batch_host(armed)
-    other = lab.submit("--ntasks=1", f"--nodelist={bad}", armed=False, steps=75, step_time=0.2)
+    other = lab.submit("--ntasks=1", f"--nodelist={bad}", armed=False)
     lab.wait_running(other)
     old = lab.instance(bad)
 
-    lab.inject("kernel-line", bad, XID_79)
+    lab.inject("kernel-line", bad, line)
     lab.wait_running(armed, attempt=2)
 
     # The other one is still at work there, on the same machine, which takes nothing new.
     assert lab.job_nodes(armed.id) != [bad]
-    assert lab.job_state(other.id) == "RUNNING"
+    seen = lab.trace(other)[-1].step
+    lab.wait_running(other, step=seen + 5)
     view = lab.nodes()[bad]
     assert (view["state"], view["instance_id"], view["jobs"]) == ("draining", old, [other.id])
     assert view["reason"].startswith("hyperpod:")
+    assert not [e for e in lab.events(node=bad) if e["kind"] in ("NodeRebooting", "NodeReplacing")]
+    lab.end(other)
     lab.wait_state(other, "COMPLETED")
     assert lab.restarts(other.id) == 0
-    assert [x.step for x in lab.trace(other) if x.kind == "step"] == list(range(1, 76))
-    lab.wait_replaced(bad, old)
-    shown = lab.wait_verdict(armed, "Completed")
+    steps = [x.step for x in lab.trace(other) if x.kind == "step"]
+    assert steps == list(range(1, len(steps) + 1))
+    lab.wait("the node to be repaired", lambda: lab.events("NodeHealthy", node=bad), 120)
+    assert (lab.instance(bad) != old) is is_replaced
+    assert bool(lab.events("NodeRebooting", node=bad)) is not is_replaced
+    shown = lab.finish(armed)
     assert [a["cause"] for a in shown["attempts"]] == ["NodeUnhealthy", "Completed"]
-    assert "79" in shown["attempts"][0]["message"]
+    assert line.partition("): ")[2][:2] in shown["attempts"][0]["message"]
 
 
 def test_application_xid_drains_nothing(lab: Lab) -> None:
-    job = lab.submit("--ntasks=1", steps=30, step_time=0.2)
+    job = lab.submit("--ntasks=1")
     lab.wait_running(job)
     node = lab.batch_host(job)
 
     lab.inject("kernel-line", node, "NVRM: Xid (PCI:0000:9b:00): 31, pid=1234, name=python3, MMU Fault")
 
     lab.wait("the agent to have read the line", lambda: "31" in str(lab.nodes()[node]["findings"]), 60)
-    shown = lab.wait_verdict(job, "Completed")
+    shown = lab.finish(job)
     assert len(shown["attempts"]) == 1
     assert not lab.events("NodeDrained")
 
@@ -56,9 +65,9 @@ def test_persons_drain_is_left_before_and_after_a_finding(lab: Lab) -> None:
 
     lab.inject("kernel-line", before, XID_79)
     lab.wait("the finding to be seen", lambda: "79" in str(lab.nodes()[before]["findings"]), 60)
-    job = lab.submit("--ntasks=1", f"--nodelist={after}", armed=False, steps=1000)
+    job = lab.submit("--ntasks=1", f"--nodelist={after}", armed=False)
     lab.wait_running(job)
-    lab.inject("kernel-line", after, XID_79)
+    lab.inject("kernel-line", after, XID_64)
     lab.wait("the second node to be drained by us", lambda: lab.nodes()[after]["state"] == "draining", 60)
     lab.head("scontrol", "update", f"nodename={after}", "state=drain", "reason=mine now")
     lab.head("scancel", str(job.id))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.e2e.lab import HOME, Lab, assert_no_overlap
@@ -9,21 +11,31 @@ from tests.e2e.lab import HOME, Lab, assert_no_overlap
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, func_only=True)]
 
 WORKERS = ("worker-1", "worker-2", "worker-3", "worker-4")
-STAGES = ("RepairBegan", "NodeFenced", "NodeDown", "AttemptEnded", "AttemptStarted", "NodeReplaced")
+STAGES = ("RepairBegan", "NodeFenced", "NodeDown", "AttemptStarted", "NodeReplaced")
 
 
-@pytest.mark.parametrize("stages", [("RepairBegan",), ("NodeFenced",), ("NodeDown", "AttemptEnded"), STAGES])
-def test_controller_killed_in_mid_repair_does_everything_once(lab: Lab, stages: tuple[str, ...]) -> None:
-    job = lab.submit("--nodes=2", steps=40, step_time=0.2)
+@pytest.mark.parametrize(
+    ("fault", "stages"),
+    [
+        ("power-off", ("RepairBegan",)),
+        ("network-cut", ("NodeFenced",)),
+        ("power-off", ("NodeDown", "AttemptEnded")),
+        ("network-cut", STAGES),
+    ],
+    ids=["at the decision", "after the fence", "around the requeue", "again and again"],
+)
+def test_controller_killed_in_mid_repair_does_everything_once(lab: Lab, fault: str, stages: tuple[str, ...]) -> None:
+    job = lab.submit("--nodes=2")
     lab.wait_running(job, step=6, ranks=2)
     nodes = lab.job_nodes(job.id)
     machines = {name: view["instance_id"] for name, view in lab.nodes().items()}
     births = lab.count_births()
     killer = lab.start_on_head("python3", f"{HOME}/kill_controller.py", str(lab.latest_event()), *stages)
 
-    lab.inject("power-off", nodes[1])
+    lab.inject(fault, nodes[1])
+    lab.wait_running(job, attempt=2, ranks=2)
+    shown = lab.finish(job)
 
-    shown = lab.wait_verdict(job, "Completed")
     lab.wait_replaced(nodes[1], machines[nodes[1]])
     killed_at = killer.communicate(timeout=130)[0].split()
     assert stages[0] in killed_at
@@ -47,8 +59,9 @@ def test_jobs_submit_run_and_end_while_agents_and_controller_are_away(lab: Lab) 
         for job in (armed, *plain):
             lab.wait_state(job, "COMPLETED")
         # The plugin gives up on the agent once a step: far from a time-out of anything.
-        took = float(lab.head("bash", "-c", "s=$EPOCHREALTIME; srun -N2 true; echo $EPOCHREALTIME - $s | bc -l"))
-        assert took < 20
+        began = time.monotonic()
+        lab.head("srun", "-N2", "true")
+        assert time.monotonic() - began < 20
     finally:
         for node in WORKERS:
             lab.on_node(node, "systemctl", "start", "hyperpod-agent")
@@ -56,7 +69,7 @@ def test_jobs_submit_run_and_end_while_agents_and_controller_are_away(lab: Lab) 
 
 
 def test_job_survives_a_reboot_of_the_head_node_and_is_watched_afterwards(lab: Lab) -> None:
-    job = lab.submit("--nodes=2", steps=2000, step_time=0.1)
+    job = lab.submit("--nodes=2")
     lab.wait_running(job, ranks=2)
     head = lab.container("head-1")
 
@@ -78,13 +91,19 @@ def test_job_survives_a_reboot_of_the_head_node_and_is_watched_afterwards(lab: L
 
 
 def test_agent_that_is_killed_comes_back_and_its_jobs_do_not_notice(lab: Lab) -> None:
-    job = lab.submit("--nodes=1", steps=50, step_time=0.2)
+    job = lab.submit("--nodes=1")
     lab.wait_running(job)
     node = lab.batch_host(job)
 
     lab.on_node(node, "systemctl", "kill", "--kill-whom=main", "--signal=KILL", "hyperpod-agent")
+    seen = lab.trace(job)[-1].step
+    lab.wait("the agent to be back", lambda: _is_active(lab, node), 60)
+    lab.wait_running(job, step=seen + 10)
+    shown = lab.finish(job)
 
-    shown = lab.wait_verdict(job, "Completed")
     assert len(shown["attempts"]) == 1
-    assert lab.on_node(node, "systemctl", "is-active", "hyperpod-agent").strip() == "active"
     assert not lab.events("NodeFenced")
+
+
+def _is_active(lab: Lab, node: str) -> bool:
+    return lab.on_node(node, "systemctl", "is-active", "hyperpod-agent", check=False).strip() == "active"

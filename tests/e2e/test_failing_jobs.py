@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240, func_only=True)]
 
 
 def test_killed_rank_is_resumed_although_another_rank_hangs(lab: Lab) -> None:
-    job = lab.submit("--nodes=2", steps=50, step_time=0.2, hangs=0)
+    job = lab.submit("--nodes=2", hangs=0)
     lab.wait_running(job, step=8, ranks=2)
     nodes = lab.job_nodes(job.id)
 
@@ -36,7 +36,7 @@ def _kill_rank(lab: Lab, node: str) -> None:
 
 
 def test_job_that_fails_twice_alike_without_progress_is_stopped_with_the_reason(lab: Lab) -> None:
-    job = lab.submit("--nodes=1", fail_at=1, steps=10)
+    job = lab.submit("--nodes=1", fail_at=1)
 
     shown = lab.wait_verdict(job, "ApplicationFault")
 
@@ -58,7 +58,7 @@ def test_job_that_fails_again_and_again_goes_on_as_long_as_it_makes_progress(lab
 
 
 def test_job_is_not_started_more_often_than_it_asked_for(lab: Lab) -> None:
-    job = lab.submit("--nodes=1", "--auto-resume=2", armed=False, fail_after=2, steps=50)
+    job = lab.submit("--nodes=1", "--auto-resume=2", armed=False, fail_after=2)
 
     shown = lab.wait_verdict(job, "AttemptsUsedUp")
 
@@ -67,7 +67,7 @@ def test_job_is_not_started_more_often_than_it_asked_for(lab: Lab) -> None:
 
 
 def test_cancelled_job_is_never_started_again(lab: Lab) -> None:
-    job = lab.submit("--nodes=2", steps=500)
+    job = lab.submit("--nodes=2")
     lab.wait_running(job, ranks=2)
 
     lab.head("scancel", str(job.id), user="ubuntu")
@@ -79,9 +79,9 @@ def test_cancelled_job_is_never_started_again(lab: Lab) -> None:
 
 
 def test_job_that_was_not_armed_is_left_alone_when_its_task_dies(lab: Lab) -> None:
-    silent = lab.submit("--nodes=1", armed=False, steps=500)
-    refusing = lab.submit("--nodes=1", "--auto-resume=0", armed=False, steps=500)
-    watched = lab.submit("--nodes=1", steps=500)
+    silent = lab.submit("--nodes=1", armed=False)
+    refusing = lab.submit("--nodes=1", "--auto-resume=0", armed=False)
+    watched = lab.submit("--nodes=1")
     for job in (silent, refusing, watched):
         lab.wait_running(job)
 
@@ -99,7 +99,7 @@ def test_job_that_was_not_armed_is_left_alone_when_its_task_dies(lab: Lab) -> No
 
 def test_only_the_failed_task_of_an_array_is_started_again(lab: Lab) -> None:
     # Each task saves to the cluster's default directory, which is its own.
-    array = lab.submit("--array=1-3", "--ntasks=1", directory="", steps=40, step_time=0.2)
+    array = lab.submit("--array=1-3", "--ntasks=1", directory="")
     rows = lab.wait("three tasks to run", lambda: _array_tasks(lab, array.id), 60)
     tasks = [Job(job_id, f"/fsx/checkpoints/ubuntu/batch.sh-{job_id}") for job_id in rows]
     for task in tasks:
@@ -108,8 +108,9 @@ def test_only_the_failed_task_of_an_array_is_started_again(lab: Lab) -> None:
 
     lab.inject("kill-task", lab.batch_host(victim), str(victim.id))
 
+    lab.wait_running(victim, attempt=2)
     for task in tasks:
-        shown = lab.wait_verdict(task, "Completed")
+        shown = lab.finish(task)
         assert len(shown["attempts"]) == (2 if task is victim else 1)
         assert lab.restarts(task.id) == (1 if task is victim else 0)
         assert {x.attempt for x in lab.trace(task)} == ({1, 2} if task is victim else {1})
@@ -124,12 +125,13 @@ def _array_tasks(lab: Lab, array: int) -> list[int]:
 
 
 def test_srun_with_auto_resume_inside_a_script_arms_the_job(lab: Lab) -> None:
-    job = lab.submit("--nodes=2", script="style.sh", armed=False, steps=30, step_time=0.2)
+    job = lab.submit("--nodes=2", script="style.sh", armed=False)
     lab.wait_running(job, step=6, ranks=2)
 
     _kill_rank(lab, lab.job_nodes(job.id)[1])
+    lab.wait_running(job, attempt=2, ranks=2)
+    shown = lab.finish(job)
 
-    shown = lab.wait_verdict(job, "Completed")
     assert [a["cause"] for a in shown["attempts"]] == ["ApplicationFailed", "Completed"]
     assert lab.restarts(job.id) == 1
     assert min(x.step for x in lab.trace(job) if x.attempt == 2) >= 4
@@ -140,7 +142,7 @@ def test_srun_with_auto_resume_inside_a_script_arms_the_job(lab: Lab) -> None:
 
 
 def test_het_job_is_started_again_as_one(lab: Lab) -> None:
-    job = lab.submit("--nodes=1", ":", "--nodes=1", script="het.sh", steps=40, step_time=0.2)
+    job = lab.submit("--nodes=1", ":", "--nodes=1", script="het.sh")
     lab.wait_running(job, step=6, ranks=2)
     victim = _components(lab, job)[1]
 
@@ -148,7 +150,7 @@ def test_het_job_is_started_again_as_one(lab: Lab) -> None:
     lab.wait_running(job, attempt=2, ranks=2)
 
     assert victim not in _components(lab, job)
-    shown = lab.wait_verdict(job, "Completed")
+    shown = lab.finish(job)
     assert [a["cause"] for a in shown["attempts"]] == ["NodeDead", "Completed"]
     lab.wait("both components to end", lambda: _het_states(lab, job) == {"COMPLETED"}, 60)
 

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
 
 
 def test_job_whose_node_loses_power_goes_on_elsewhere_from_its_last_good_checkpoint(lab: Lab) -> None:
-    job = lab.submit("--nodes=2", steps=60, step_time=0.2, leaves_half="yes")
+    job = lab.submit("--nodes=2", leaves_half="yes")
     after = lab.sbatch(f"--dependency=afterok:{job.id}", "--wrap=true")
     lab.wait_running(job, step=10, ranks=2)
     nodes = lab.job_nodes(job.id)
@@ -18,8 +18,8 @@ def test_job_whose_node_loses_power_goes_on_elsewhere_from_its_last_good_checkpo
 
     lab.inject("power-off", nodes[1])
     lab.wait_running(job, attempt=2, ranks=2)
+    shown = lab.finish(job)
 
-    shown = lab.wait_verdict(job, "Completed")
     assert len(shown["attempts"]) == 2
     first, second = shown["attempts"]
     assert first["cause"] == "NodeDead"
@@ -47,28 +47,29 @@ def test_job_whose_node_loses_power_goes_on_elsewhere_from_its_last_good_checkpo
 
 
 def test_job_goes_on_when_the_node_of_its_batch_script_dies(lab: Lab) -> None:
-    job = lab.submit("--nodes=2", steps=40, step_time=0.2)
+    job = lab.submit("--nodes=2")
     lab.wait_running(job, step=6, ranks=2)
     victim = lab.batch_host(job)
 
     lab.inject("power-off", victim)
+    lab.wait_running(job, attempt=2, ranks=2)
+    shown = lab.finish(job)
 
-    shown = lab.wait_verdict(job, "Completed")
     assert [a["cause"] for a in shown["attempts"]] == ["NodeDead", "Completed"]
     assert victim not in shown["attempts"][1]["nodes"]
     assert_no_overlap(lab.trace(job))
 
 
 def test_node_that_is_cut_off_but_alive_never_writes_beside_the_next_attempt(lab: Lab) -> None:
-    job = lab.submit("--nodes=1", steps=200, step_time=0.05, save_every=5)
+    job = lab.submit("--nodes=1", step_time=0.05, save_every=5)
     lab.wait_running(job, step=20)
     victim = lab.batch_host(job)
     old = lab.instance(victim)
 
     lab.inject("network-cut", victim)
     lab.wait_running(job, attempt=2)
+    shown = lab.finish(job)
 
-    shown = lab.wait_verdict(job, "Completed")
     assert [a["cause"] for a in shown["attempts"]] == ["NodeDead", "Completed"]
     trace = lab.trace(job)
     assert {x.node for x in trace if x.attempt == 1} == {victim}
@@ -81,7 +82,7 @@ def test_node_that_is_cut_off_but_alive_never_writes_beside_the_next_attempt(lab
 
 
 def test_without_the_provider_a_cut_off_node_ends_its_job_itself_and_nothing_destructive_is_done(lab: Lab) -> None:
-    job = lab.submit("--nodes=1", steps=100_000, step_time=0.05, save_every=5)
+    job = lab.submit("--nodes=1", step_time=0.05, save_every=5)
     lab.wait_running(job, step=20)
     victim = lab.batch_host(job)
     old = lab.instance(victim)
@@ -115,12 +116,13 @@ def _lacks(lab: Lab, source: str) -> bool:
 
 
 def test_frozen_node_is_found_dead_although_its_ports_still_take_connections(lab: Lab) -> None:
-    job = lab.submit("--nodes=2", steps=40, step_time=0.2)
+    job = lab.submit("--nodes=2")
     lab.wait_running(job, step=6, ranks=2)
     victim = lab.job_nodes(job.id)[1]
 
     lab.inject("freeze", victim)
+    lab.wait_running(job, attempt=2, ranks=2)
+    shown = lab.finish(job)
 
-    shown = lab.wait_verdict(job, "Completed")
     assert [a["cause"] for a in shown["attempts"]] == ["NodeDead", "Completed"]
     assert_no_overlap(lab.trace(job))

@@ -145,28 +145,30 @@ def test_two_clusters_on_one_machine_do_not_know_each_other(lab: Lab, small_clus
     assert {lab.name, small_cluster.name} <= set(listed)
     assert all(listed[c.name]["status"] == "in service" for c in (lab, small_cluster))
     small_cluster.begin()
-    here = lab.submit("--nodes=2", steps=30, step_time=0.2)
-    there = small_cluster.submit("--nodes=1", armed=False, steps=40, step_time=0.2)
+    here = lab.submit("--nodes=2")
+    there = small_cluster.submit("--nodes=1", armed=False)
     lab.wait_running(here, ranks=2)
     small_cluster.wait_running(there)
     victim = lab.batch_host(here)
 
     lab.inject("power-off", victim)
+    lab.wait_running(here, attempt=2, ranks=2)
 
-    assert len(lab.wait_verdict(here, "Completed")["attempts"]) == 2
-    assert len(small_cluster.wait_verdict(there, "Completed")["attempts"]) == 1
+    assert len(lab.finish(here)["attempts"]) == 2
+    assert len(small_cluster.finish(there)["attempts"]) == 1
     assert not [e for e in small_cluster.events() if e["node"]]
 
 
 def test_where_every_job_is_armed_by_default_a_job_may_refuse(small_cluster: Lab) -> None:
     small_cluster.begin()
-    plain = small_cluster.submit("--ntasks=1", armed=False, steps=30, step_time=0.2)
+    plain = small_cluster.submit("--ntasks=1", armed=False)
     small_cluster.wait_running(plain, step=4)
     small_cluster.inject("kill-task", "worker-1", str(plain.id))
-    shown = small_cluster.wait_verdict(plain, "Completed")
+    small_cluster.wait_running(plain, attempt=2)
+    shown = small_cluster.finish(plain)
     assert len(shown["attempts"]) == 2
 
-    refusing = small_cluster.submit("--ntasks=1", "--auto-resume=0", armed=False, steps=300, step_time=0.2)
+    refusing = small_cluster.submit("--ntasks=1", "--auto-resume=0", armed=False)
     small_cluster.wait_running(refusing)
     small_cluster.inject("kill-task", "worker-1", str(refusing.id))
     small_cluster.wait_state(refusing, "FAILED", "PENDING", "COMPLETED")
@@ -180,7 +182,7 @@ def test_where_every_job_is_armed_by_default_a_job_may_refuse(small_cluster: Lab
 def test_cluster_grows_and_shrinks_without_harm_to_jobs(small_cluster: Lab) -> None:
     name = small_cluster.name
     small_cluster.begin()
-    running = small_cluster.submit("--ntasks=1", armed=False, steps=100_000)
+    running = small_cluster.submit("--ntasks=1", armed=False)
     small_cluster.wait_running(running)
     machine = containers(name)["worker-1"]
 
@@ -190,7 +192,7 @@ def test_cluster_grows_and_shrinks_without_harm_to_jobs(small_cluster: Lab) -> N
     hosts = small_cluster.head("srun", "-N3", "--overcommit", "hostname").split()
     assert sorted(hosts) == ["worker-1", "worker-2", "worker-3"]
     assert containers(name)["worker-1"] == machine
-    busy = small_cluster.submit("--ntasks=1", "--nodelist=worker-3", armed=False, steps=100_000)
+    busy = small_cluster.submit("--ntasks=1", "--nodelist=worker-3", armed=False)
     small_cluster.wait_running(busy)
 
     status, output = run_hyperpod("update-cluster", "--group", "worker", "--count", "1", "--cluster", name)
@@ -221,7 +223,7 @@ def test_scale_down_takes_a_busy_node_when_forced(small_cluster: Lab) -> None:
     name = small_cluster.name
     small_cluster.begin()
     small_cluster.hyperpod("update-cluster", "--group", "worker", "--count", "2", "--cluster", name)
-    busy = small_cluster.submit("--ntasks=1", "--nodelist=worker-2", "--auto-resume=0", armed=False, steps=100_000)
+    busy = small_cluster.submit("--ntasks=1", "--nodelist=worker-2", "--auto-resume=0", armed=False)
     small_cluster.wait_running(busy)
 
     small_cluster.hyperpod("update-cluster", "--group", "worker", "--count", "1", "--force", "--cluster", name)

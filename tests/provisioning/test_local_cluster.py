@@ -347,3 +347,11 @@ def test_a_node_that_is_kept_stays_in_its_partition_and_in_slurm() -> None:
 
     assert replace(layout.nodes[-1], cpus=0).name == "worker-9"
     assert ("old", ("worker-9",)) in [(p.name, p.nodes) for p in layout.partitions]
+
+
+def test_a_node_that_is_kept_for_its_job_is_still_watched() -> None:
+    kept = WantedNode("worker-9", "worker", Role.WORKER, 9, "", "dev")
+    head = node_launches(spec(), ADDRESSES | {"worker-9": "10.0.0.19"}, keep=[kept])[0]
+
+    watched = {node["node"] for node in json.loads(head.files["controller.json"])["nodes"]}
+    assert "worker-9" in watched

@@ -24,7 +24,9 @@ exec srun --kill-on-bad-exit=1 bash {folder}/task.sh
 
 # Each attempt saves one checkpoint, so that repeated failures count as failures with progress.
 TASK = """attempt=$((${{SLURM_RESTART_COUNT:-0}} + 1))
-echo "{{\\"time\\": $(date +%s.%N), \\"attempt\\": $attempt, \\"host\\": \\"$(hostname)\\", \\"pid\\": $$}}" >> {folder}/starts.jsonl
+start=$(date +%s.%N)
+line="{{\\"time\\": $start, \\"attempt\\": $attempt, \\"host\\": \\"$(hostname)\\", \\"pid\\": $$}}"
+echo "$line" >> {folder}/starts.jsonl
 if [ "$SLURM_PROCID" = 0 ]; then
 	mkdir -p {folder}/checkpoints
 	python3 -c "

@@ -68,8 +68,10 @@ class ProviderClient:
             ) from error
         try:
             reply = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UnexpectedOutput("provider service", data[:200].decode(errors="replace")) from error
+        if not isinstance(reply, dict):
+            raise UnexpectedOutput("provider service", data[:200].decode(errors="replace"))
         if not reply.get("ok"):
             raise error_of(reply)
         return dict(reply)

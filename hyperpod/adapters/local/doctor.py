@@ -190,7 +190,8 @@ def _memory(machine: Machine) -> Diagnosis:
     free = machine.free_memory_bytes
     nodes = max(0, (free - 1024**3) // _NODE_MEMORY_BYTES)
     if free >= _MIN_MEMORY_BYTES:
-        return Diagnosis("memory", True, f"{free / 1024**3:.1f} GiB available, enough for {min(nodes, 999)} idle nodes")
+        text = f"{free / 1024**3:.1f} GiB available; {min(nodes, 999)} nodes fit while no job runs on them"
+        return Diagnosis("memory", True, text)
     return Diagnosis("memory", False, f"only {free / 1024**3:.1f} GiB of memory available; a small cluster needs 2 GiB")
 
 

@@ -118,7 +118,8 @@ class LocalFaults:
     def _undo_inside(self, container: Container, fault: str, argument: str) -> None:
         if fault in ("kill-slurmd", "kill-agent"):
             unit = "slurmd.service" if fault == "kill-slurmd" else "hyperpod-agent.service"
-            self._exec(container, "systemctl", "unmask", "--runtime", unit)
+            self._exec(container, "rm", "-f", f"{_drop_ins(unit)}/zz-dead.conf")
+            self._exec(container, "systemctl", "daemon-reload")
             self._exec(container, "systemctl", "start", "--no-block", unit)
         elif fault == "network-cut":
             self._mend_link(container)
@@ -131,7 +132,7 @@ class LocalFaults:
             self._exec(container, "umount", "--lazy", argument, check=False)
         elif fault == "clock-skew":
             for unit in _CLOCK_UNITS:
-                self._exec(container, "rm", "-rf", f"/run/systemd/system/{unit}.d")
+                self._exec(container, "rm", "-rf", _drop_ins(unit))
             self._reload_clock_units(container)
 
     # --- from outside
@@ -205,8 +206,13 @@ class LocalFaults:
         return f"killed process {task.pid} of job {task.job_id} step {task.step_id} task {task.rank}"
 
     def _kill_unit(self, container: Container, unit: str) -> str:
-        # Masked, so that systemd does not start it again; only the main process, the jobs are not the fault.
-        self._exec(container, "systemctl", "mask", "--runtime", unit)
+        # systemd must not start it again, and a mask below /run does not cover a unit below /etc. Only the main
+        # process is killed: the jobs are not the fault.
+        # Named to be read last: units have drop-ins of their own that say Restart=always.
+        file, text = f"{_drop_ins(unit)}/zz-dead.conf", r"[Unit]\nRefuseManualStart=yes\n[Service]\nRestart=no\n"
+        never = f"mkdir -p {_drop_ins(unit)} && printf '{text}' >{file}"
+        self._exec(container, "sh", "-c", never)
+        self._exec(container, "systemctl", "daemon-reload")
         self._exec(container, "systemctl", "kill", "--kill-whom=main", "--signal=KILL", unit, check=False)
         return f"{unit} is dead"
 
@@ -277,6 +283,10 @@ class LocalFaults:
         if container.state not in ("running", "paused"):
             raise InvalidState(f"break {node}", f"{container.state} already")
         return container
+
+
+def _drop_ins(unit: str) -> str:
+    return f"/run/systemd/system/{unit}.d"
 
 
 _CLOCK_UNITS = ("munge.service", "hyperpod-agent.service")

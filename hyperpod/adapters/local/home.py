@@ -47,7 +47,8 @@ class ClusterHome:
     def create(self) -> None:
         """Make the folders; safe to repeat."""
         for folder, mode in (
-            (self.path, 0o755),
+            # Keys, users' files and locks: no other user of this machine has any business here.
+            (self.path, 0o700),
             (self.secrets, 0o700),
             (self.public, 0o755),
             (self.path / "nodes", 0o700),
@@ -105,7 +106,10 @@ def write_file(path: Path, content: str | bytes, mode: int = 0o644) -> None:
             os.fsync(file.fileno())
         os.chmod(name, mode)
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:
+            # A full disk is told without a name; people need to know which one.
+            error.filename = str(path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
@@ -117,17 +121,25 @@ def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file, or None if there is no file.
+    """Return the object in a JSON file, or None if there is no file.
 
     Raises:
-        StoreError: The file is not JSON.
+        StoreError: The file cannot be read, is not JSON, or holds something else than an object.
     """
     try:
-        return json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise StoreError(
-            f"{path} is damaged: {error}",
-            hint="delete-cluster removes the cluster; --keep-data keeps its shared files",
-        ) from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, str(error)) from error
+    except IsADirectoryError as error:
+        raise _damaged(path, error.strerror or str(error)) from error
+    if not isinstance(value, dict):
+        raise _damaged(path, f"an object is needed, found a {type(value).__name__}")
+    return value
+
+
+def _damaged(path: Path, why: str) -> StoreError:
+    return StoreError(
+        f"{path} is damaged: {why}", hint="delete-cluster removes the cluster; --keep-data keeps its shared files"
+    )

@@ -214,7 +214,11 @@ class NodeImages:
     @contextlib.contextmanager
     def _lock(self, progress: Progress) -> Iterator[None]:
         self._home.mkdir(parents=True, exist_ok=True)
-        with (self._home / "images.lock").open("w") as file:
+        # Whoever can open a lock can hold it, so it is root's alone.
+        with os.fdopen(
+            os.open(self._home / "images.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w"
+        ) as file:
+            os.fchmod(file.fileno(), 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

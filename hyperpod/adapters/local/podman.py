@@ -77,10 +77,16 @@ class Podman:
         if not names:
             return []
         try:
-            found: list[dict[str, Any]] = json.loads(self.run("network", "inspect", *names))
+            text = self.run("network", "inspect", *names)
         except NotFound:
             # One of them went away in between.
             return self.networks()
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UnexpectedOutput("podman network inspect", text) from error
+        if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+            raise UnexpectedOutput("podman network inspect", text)
         return found
 
     def exec(
@@ -117,7 +123,7 @@ def parse_containers(text: str) -> tuple[Container, ...]:
             )
             for row in rows
         )
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise UnexpectedOutput("podman ps", text[:200]) from error
 
 

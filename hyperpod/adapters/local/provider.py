@@ -95,7 +95,9 @@ class LocalProvider:
 
     def clusters(self) -> list[str]:
         """Return the names of the clusters on this machine, half-made ones too."""
-        return [name for name in clusters(self.home) if self.cluster(name).slots.exists()]
+        # The slots come first and go last; a cluster that has lost them must still be seen, so that it can be deleted.
+        found = ((name, self.cluster(name)) for name in clusters(self.home))
+        return [name for name, home in found if home.slots.exists() or home.spec.exists()]
 
     def prepare(
         self, cluster: str, nodes: Sequence[str], *, subnet: str | None = None, internet: bool = False
@@ -216,9 +218,12 @@ class LocalProvider:
             self._await_death(container)
         self._start(self._home_of(instance_id), container)
 
-    def replace(self, node: str, instance_id: str, token: str) -> Instance:
-        """End a slot's machine and make another; see ``ports.provider.Provider.replace``."""
-        home = self._home_of(instance_id)
+    def replace(self, node: str, instance_id: str, token: str, *, cluster: str = "") -> Instance:
+        """End a slot's machine and make another; see ``ports.provider.Provider.replace``.
+
+        ``cluster`` is needed when there is no machine, so that its id is not known.
+        """
+        home = self.cluster(cluster) if cluster else self._home_of(instance_id)
         launch = self._read_launch(home, node)
         with home.lock(f"node-{node}"):
             container = self._in_slot(home.cluster, node)
@@ -250,7 +255,13 @@ class LocalProvider:
     def addresses(self, cluster: str) -> dict[str, str]:
         """Return the address of every node name that the cluster has or had."""
         slots = read_json(self.cluster(cluster).slots) or {}
-        return dict(slots.get("addresses", {}))
+        addresses = slots.get("addresses", {})
+        if not isinstance(addresses, dict):
+            raise StoreError(
+                f"{self.cluster(cluster).slots} is damaged: at addresses: an object is needed",
+                hint="delete-cluster removes the cluster; --keep-data keeps its shared files",
+            )
+        return dict(addresses)
 
     def connect(self, instance_id: str) -> PodmanConnection:
         """Return a connection to a machine; whether it answers shows at the first command."""
@@ -441,7 +452,8 @@ class LocalProvider:
             write_json(home.public / "resource_config.json", config)
 
     def _home_of(self, instance_id: str) -> ClusterHome:
-        for name in clusters(self.home):
+        # Without an id the path would be the folder of all instances, which every cluster has.
+        for name in clusters(self.home) if instance_id else ():
             home = self.cluster(name)
             if home.instance(instance_id).is_dir():
                 return home

@@ -27,6 +27,7 @@ from hyperpod.adapters.local.home import ClusterHome
 from hyperpod.adapters.local.image import NodeImages
 from hyperpod.adapters.local.provider import LocalProvider
 from hyperpod.adapters.process import Processes
+from hyperpod.core.names import parse_instance_id
 from hyperpod.errors import HyperpodError, InvalidState, NotFound, UsageError
 from hyperpod.ports.provider import Birth, Instance
 
@@ -48,6 +49,9 @@ def answer(provider: LocalProvider, cluster: str, request: Mapping[str, Any]) ->
     if op == "ping":
         return {"cluster": cluster, "pid": os.getpid()}
     instance_id = str(request.get("instance_id", ""))
+    # It becomes part of a path below. A node that lost its machine before anybody knew it has none to name.
+    if instance_id or op != "replace":
+        parse_instance_id(instance_id)
     own = {instance.id for instance in provider.observe(cluster)}
     if op == "replace":
         # The machine to replace may be gone already; the node must be ours.
@@ -56,7 +60,8 @@ def answer(provider: LocalProvider, cluster: str, request: Mapping[str, Any]) ->
             raise NotFound(f"cluster {cluster} has no node {node!r}")
         if not provider.cluster(cluster).instance(instance_id).is_dir():
             raise NotFound(f"cluster {cluster} never had an instance {instance_id!r}")
-        return {"instance": instance_fields(provider.replace(node, instance_id, str(request.get("token", ""))))}
+        token = str(request.get("token", ""))
+        return {"instance": instance_fields(provider.replace(node, instance_id, token, cluster=cluster))}
     if instance_id not in own and not (instance_id and provider.cluster(cluster).instance(instance_id).is_dir()):
         raise NotFound(f"cluster {cluster} has no instance {instance_id!r}")
     if op == "birth":
@@ -108,7 +113,7 @@ def reply_to(provider: LocalProvider, cluster: str, line: bytes) -> dict[str, An
         if not isinstance(request, dict):
             raise UsageError("a request is a JSON object")
         return {"ok": True, **answer(provider, cluster, request)}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return {"ok": False, "error": "UsageError", "message": f"not a JSON line: {error}", "hint": ""}
     except HyperpodError as error:
         retry = None if error.retry_after is None else error.retry_after.total_seconds()
@@ -158,10 +163,13 @@ def serve(provider: LocalProvider, cluster: str, *, stop: threading.Event | None
     home = provider.cluster(cluster)
     stop = stop or threading.Event()
     with _hold_pid_file(home), _folder(home.cloud) as folder:
-        home.socket.unlink(missing_ok=True)
+        fresh = home.cloud / f".{home.socket.name}"
+        fresh.unlink(missing_ok=True)
         # By the folder's descriptor: the full path may be longer than a socket address can be.
-        with _Server(f"/proc/self/fd/{folder}/{home.socket.name}", provider, cluster) as server:
-            home.socket.chmod(0o600)
+        with _Server(f"/proc/self/fd/{folder}/{fresh.name}", provider, cluster) as server:
+            # Moved into place when it listens, so that nobody sees it deaf or with wrong rights.
+            fresh.chmod(0o600)
+            fresh.replace(home.socket)
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
             thread.start()
             logger.info("serving cluster=%s pid=%d", cluster, os.getpid())
@@ -219,9 +227,30 @@ def stop_service(home: ClusterHome, *, sleep: Callable[[float], None] = time.sle
     for attempt in range(100):
         if not is_served(home):
             return
-        with contextlib.suppress(ValueError, FileNotFoundError, ProcessLookupError):
-            os.kill(int(home.pid_file.read_text()), signal.SIGTERM if attempt < 60 else signal.SIGKILL)
+        pid = _served_by(home)
+        if pid is None:
+            raise InvalidState(
+                f"end the provider service of cluster {home.cluster}",
+                f"running, but {home.pid_file} does not hold its process id",
+                hint=f"fuser {home.pid_file} shows who holds it; end that process and run the same command again",
+            )
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM if attempt < 60 else signal.SIGKILL)
         sleep(0.05)
+
+
+def _served_by(home: ClusterHome) -> int | None:
+    """Return the process that the pid file names, if it is one of our services: a damaged file must end nobody else.
+
+    0, negative numbers and 1 would address whole groups of processes, every process, or the machine.
+    """
+    try:
+        pid = int(home.pid_file.read_text())
+        if pid <= 1:
+            return None
+        return pid if b"hyperpod" in Path(f"/proc/{pid}/cmdline").read_bytes() else None
+    except (OSError, ValueError):
+        return None
 
 
 def peer_uid(connection: socket.socket) -> int:

@@ -81,7 +81,7 @@ def _document(text: str, key: str, source: str) -> list[dict[str, Any]]:
         if isinstance(records, dict):
             # data_parser before v0.0.40 wraps nodes and partitions once more.
             records = records[key]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnexpectedOutput(source, text[:200]) from error
     for told in document.get("errors") or ():
         raise SlurmUnavailable(f"{source}: {_error_text(told)}")

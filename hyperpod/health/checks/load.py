@@ -1,7 +1,8 @@
 """The load is not far above the number of processors.
 
 Only ever WARN: a busy node is what the cluster is for. Settings: ``per_cpu`` (4.0: training with many data loaders
-reaches two or three), over five minutes, so that a job's start does not count.
+reaches two or three), over five minutes, so that a job's start does not count. Where slurm.conf says
+``config_overrides`` nothing is compared: the load is that of a machine which several nodes share.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from hyperpod.core.finding import Whose
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, unknown, warn
+from hyperpod.health.slurm_conf import figures_are_declared
 
 NAME = "load"
 
@@ -35,7 +37,7 @@ class LoadCheck:
         except (OSError, ValueError, IndexError) as error:
             return Result((unknown(NAME, "LoadUnreadable", f"/proc/loadavg: {error}"),))
         cpus = max(1, ports.host.cpu_count())
-        if load <= self.per_cpu * cpus:
+        if load <= self.per_cpu * cpus or figures_are_declared(ports.host):
             return Result()
         text = f"the load of the last five minutes is {load:.1f} on {cpus} processors"
         return Result((warn(NAME, "LoadHigh", text, whose=Whose.USER),))
