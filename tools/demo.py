@@ -148,6 +148,7 @@ def run(cluster: Cluster, total: int, victim_index: int) -> int:
     cluster.hyperpod("inject", "power-off", victim, "--cluster", cluster.name)
     steps = wait_for(cluster, job, path, total, lambda s: s and s[-1].step >= total, 300, began)
     cluster.wait("the job to end", lambda: cluster.job_state(job) == "COMPLETED", 60)
+    cluster.wait("the controller to have closed its history", lambda: cluster.show_job(job)["verdict"], 60)
     cluster.wait("the node to be replaced", lambda: cluster.node_states().get(victim) in ("spare", "idle"), 180)
     return report(cluster, job, victim, began, before, steps, reference, total)
 

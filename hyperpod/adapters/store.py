@@ -231,20 +231,26 @@ class SqliteStore:
 
     def job(self, job_id: int) -> JobRecord | None:
         """Return a job's record."""
+        if not 0 <= job_id < 2**63:
+            # SQLite cannot even be asked for it.
+            return None
         rows = self._rows("SELECT body FROM jobs WHERE job_id = ?", (job_id,))
-        return self._job(rows[0][0]) if rows else None
+        return self._job(job_id, rows[0][0]) if rows else None
 
     def jobs(self) -> Sequence[JobRecord]:
         """Return all records, by job id."""
         found = self._rows("SELECT job_id, body FROM jobs ORDER BY job_id")
-        records = {job_id: self._job(body) for job_id, body in found}
+        records = {job_id: self._job(job_id, body) for job_id, body in found}
         self._drop("jobs", "job_id", [job_id for job_id, record in records.items() if record is None])
         return [record for record in records.values() if record is not None]
 
-    def _job(self, body: str) -> JobRecord | None:
+    def _job(self, job_id: int, body: str) -> JobRecord | None:
         """Read a record; one that is damaged is as good as unknown, and must not stop the care for all others."""
         try:
-            return JobRecord.from_dict(json.loads(body))
+            record = JobRecord.from_dict(json.loads(body))
+            if record.job_id != job_id:
+                raise ValueError(f"it is the record of {record.job_id!r}, not of {job_id}")
+            return record
         except _UNREADABLE as error:
             log.warning("a job in the journal cannot be read path=%s body=%.100r error=%r", self._path, body, error)
             return None

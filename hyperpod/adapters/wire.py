@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Signer(Protocol):
     """What framing needs of munge."""
 
-    def encode(self, payload: bytes) -> bytes: ...
+    def encode(self, payload: bytes, *, only_uid: int | None = None) -> bytes: ...
 
     def decode(self, credential: bytes) -> Credential: ...
 
@@ -47,13 +47,17 @@ class Frame:
     gid: int
 
 
-def pack(message: Mapping[str, Any], munge: Signer) -> bytes:
+def pack(message: Mapping[str, Any], munge: Signer, *, only_uid: int | None = None) -> bytes:
     """Return the frame of a message, signed by this process's user.
 
+    Args:
+        message: What to say.
+        munge: Signs it.
+        only_uid: The one user who can read it; None: whoever has a machine of the cluster.
     Raises:
         MungeError: if munge fails or the frame would be over ``MAX_FRAME_BYTES``.
     """
-    credential = munge.encode(json.dumps(message, separators=(",", ":")).encode())
+    credential = munge.encode(json.dumps(message, separators=(",", ":")).encode(), only_uid=only_uid)
     if len(credential) > MAX_FRAME_BYTES:
         raise MungeError(f"a frame of {len(credential)} bytes is over the limit of {MAX_FRAME_BYTES} bytes")
     return _HEADER.pack(len(credential)) + credential
@@ -241,7 +245,12 @@ async def read_frame(
 
 
 async def write_frame(
-    writer: asyncio.StreamWriter, message: Mapping[str, Any], munge: Signer, *, timeout_s: float = 5.0
+    writer: asyncio.StreamWriter,
+    message: Mapping[str, Any],
+    munge: Signer,
+    *,
+    timeout_s: float = 5.0,
+    only_uid: int | None = None,
 ) -> None:
     """Write one message and wait until the peer has room for it.
 
@@ -253,7 +262,7 @@ async def write_frame(
     """
     import asyncio
 
-    frame = await asyncio.to_thread(pack, message, munge)
+    frame = await asyncio.to_thread(partial(pack, message, munge, only_uid=only_uid))
     if writer.is_closing():
         raise ConnectionLost("the connection is closed")
     try:

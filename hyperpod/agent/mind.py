@@ -84,6 +84,14 @@ class _Lease:
     back_at: float | None = None
 
 
+def _job_id(request: Mapping[str, Any]) -> int:
+    """Read a job's id; one that Slurm cannot have given would be carried to the journal and refused there for ever."""
+    job_id = int(request["job_id"])
+    if not 0 < job_id < 2**32:
+        raise ValueError(f"{job_id} is not a job id")
+    return job_id
+
+
 class Mind:
     """Decides for one agent.
 
@@ -336,20 +344,20 @@ class Mind:
             else:
                 log.warning("a request is not known type=%r", kind)
                 self._do.reply(client, ())
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             log.warning("a request was not understood type=%r error=%r", kind, error)
             self._do.reply(client, ())
 
     def _on_report(self, request: Mapping[str, Any]) -> None:
         # Read here so that nonsense is refused at the door and cannot block the outbox for ever.
-        int(request["job_id"]), int(request["step_id"]), float(request["time"])
+        _job_id(request), int(request["step_id"]), float(request["time"])
         if request["type"] == words.TASK_EXIT:
             words.parse_task_exit(request)
         self._outbox.add({**request, "node": self._settings.node})
 
     def _on_env(self, client: int, request: Mapping[str, Any], now: float) -> None:
         job = KnownJob(
-            job_id=int(request["job_id"]),
+            job_id=_job_id(request),
             uid=int(request["uid"]),
             restart_count=int(request.get("restart_count") or 0),
             checkpoint_dir=str(request.get("checkpoint_dir") or ""),

@@ -20,7 +20,8 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 MAX_LINE = 65536
-MAX_CLIENTS = 2000
+MAX_CLIENTS = 600
+"""Below the 1024 descriptors that a process usually has: what is left is for the link, the checks and the watchdog."""
 IDLE_S = 30.0
 
 Handler = Callable[[int, dict[str, Any]], None]

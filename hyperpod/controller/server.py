@@ -111,9 +111,11 @@ class Server:
         asyncio.run_coroutine_threadsafe(self._write(writer, message), self._loop)
         return True
 
-    async def _write(self, writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
+    async def _write(
+        self, writer: asyncio.StreamWriter, message: Mapping[str, Any], only_uid: int | None = None
+    ) -> None:
         try:
-            await write_frame(writer, message, self._munge)
+            await write_frame(writer, message, self._munge, only_uid=only_uid)
         except ConnectionLost as error:
             # Whoever does not read must not have answers pile up here.
             log.debug("cannot send error=%s", error)
@@ -196,7 +198,9 @@ class Server:
             reply = {"ok": False, "error": "UsageError", "message": f"message not understood: {error}", "hint": ""}
         if reply is not None:
             reply = {"type": words.REPLY, "id": message.get("id"), **reply}
-            await self._write(writer, reply)
+            # Signed by us, with an id that the asker chose: only the asker may be able to read it, or a user could
+            # keep it and hand it to an agent as the controller's answer.
+            await self._write(writer, reply, None if frame.uid in self._trusted else frame.uid)
 
     async def _reply(self, kind: str, message: Mapping[str, Any], uid: int) -> dict[str, Any] | None:
         now = self._world.clock.now()

@@ -115,3 +115,9 @@ def test_limits_never_exceed_those_of_this_machine() -> None:
     assert options[0] == options[2] == "--ulimit"
     assert soft == hard
     assert int(hard) > 0
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "garbage", "[1", "[{}]", "5"])
+def test_a_podman_that_talks_nonsense_is_said_to(text: str) -> None:
+    with pytest.raises(UnexpectedOutput, match="podman ps"):
+        parse_containers(text)

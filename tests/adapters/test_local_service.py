@@ -196,3 +196,31 @@ def test_a_damaged_list_of_slots_is_an_error_with_a_way_out(provider: LocalProvi
 
     assert (reply["ok"], reply["error"]) == (False, "StoreError")
     assert "delete-cluster" in reply["hint"]
+
+
+@pytest.mark.parametrize("instance_id", ["", "..", "../../other/instances/i-0", "i-" + "g" * 17, "i-0"])
+def test_what_is_no_instance_id_never_becomes_part_of_a_path(provider: LocalProvider, instance_id: str) -> None:
+    ready(provider)
+
+    reply = ask(provider, op="power_off", instance_id=instance_id)
+
+    assert (reply["ok"], reply["error"]) == (False, "UsageError")
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "1", "", "abc", "99999999999999999999"])
+def test_a_damaged_pid_file_ends_nobody(
+    provider: LocalProvider, running: None, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(service.os, "kill", lambda pid, _signal: killed.append(pid))
+    home = provider.cluster("demo")
+    home.pid_file.write_text(text)
+
+    with pytest.raises(InvalidState, match="process id"):
+        stop_service(home, sleep=lambda _s: None)
+
+    assert killed == []
+
+
+def test_a_request_that_is_nested_too_deeply_is_refused(provider: LocalProvider) -> None:
+    assert reply_to(provider, "demo", b"[" * 60_000 + b"\n")["error"] == "UsageError"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import time
 from pathlib import Path
 
@@ -108,3 +109,29 @@ def _is_gone(pid: int) -> bool:
             return True
         os.sched_yield()
     return False
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_users_process_has_the_users_groups_and_nothing_of_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    monkeypatch.setattr(os, "getgrouplist", lambda _user, group: [group, 54321])
+    script = "id -G; pwd; echo ${NOTIFY_SOCKET-unset} $HP_TEST"
+
+    done = Processes().run(["sh", "-c", script], timeout_s=10, user="nobody", env={"HP_TEST": "x"})
+
+    nobody = pwd.getpwnam("nobody").pw_gid
+    assert done.stdout.splitlines() == [f"{nobody} 54321", "/", "unset x"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_users_process_cannot_fill_our_memory() -> None:
+    with pytest.raises(CommandError, match="printed more than"):
+        Processes().run(["cat", "/dev/zero"], timeout_s=10, user="nobody")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_users_process_is_given_input_and_a_deadline_as_any_other() -> None:
+    assert Processes().run(["cat"], timeout_s=10, user="nobody", input="text").stdout == "text"
+    with pytest.raises(CommandTimeout):
+        # Its child leaves the process group and keeps the pipe.
+        Processes().run(["sh", "-c", "setsid sleep 3 & sleep 3"], timeout_s=0.2, user="nobody")

@@ -286,3 +286,48 @@ def test_the_memory_store_fails_when_told_to() -> None:
         store.set_value("a", "b")
     store.set_value("a", "b")
     assert store.value("a") == "b"
+
+
+# --- who sees what, and what cannot be read ---------------------------------------------------------------------
+
+
+def test_a_users_look_at_the_journal_leaves_others_out(reopened: Callable[[], Store]) -> None:
+    store = reopened()
+    store.add_event("Mine", "by uid", NOW, job_id=1, uid=1000)
+    store.add_event("Theirs", "by uid", NOW, job_id=2, uid=1001)
+    store.add_event("Old", "mine, written without a uid", NOW, job_id=3)
+    store.add_event("Old", "theirs, written without a uid", NOW, job_id=4)
+    store.add_event("Reused", "an id that was mine once", NOW, job_id=3, uid=1001)
+    store.add_event("Node", "for all", NOW, node="worker-1")
+
+    seen = store.events(seen_by=1000, own_jobs=[1, 3])
+
+    assert [e.message for e in seen] == ["by uid", "mine, written without a uid", "for all"]
+    assert [e.message for e in store.events(seen_by=1000, own_jobs=[1, 3], limit=1)] == ["for all"]
+
+
+def test_a_negative_limit_is_none_at_all(reopened: Callable[[], Store]) -> None:
+    store = reopened()
+    store.add_event("Kind", "x", NOW)
+
+    assert list(store.events(limit=-1)) == []
+
+
+@pytest.mark.parametrize("body", ["[1]", "{", "[" * 100_000, '{"job_id": []}', "null"])
+def test_a_damaged_row_is_left_out_and_the_others_stay(tmp_path: Path, body: str) -> None:
+    journal = open_store(tmp_path / "journal.db", NOW)
+    journal.put_job(record(7))
+    journal.put_job(record(8))
+    journal.put_repair(repair("worker-1"))
+    journal.put_repair(repair("worker-2"))
+    with sqlite3.connect(tmp_path / "journal.db") as db:
+        db.execute("UPDATE jobs SET body = ? WHERE job_id = 7", (body,))
+        db.execute("UPDATE repairs SET body = ? WHERE node = 'worker-1'", (body,))
+
+    assert [r.job_id for r in journal.jobs()] == [8]
+    assert [r.node for r in journal.repairs()] == ["worker-2"]
+    assert journal.job(7) is None
+
+
+def test_a_number_beyond_what_can_be_stored_is_a_job_that_is_not_known(tmp_path: Path) -> None:
+    assert open_store(tmp_path / "journal.db", NOW).job(10**30) is None

@@ -25,7 +25,7 @@ class PlainSigner:
     def __init__(self, uid: int = 0) -> None:
         self.uid = uid
 
-    def encode(self, payload: bytes) -> bytes:
+    def encode(self, payload: bytes, *, only_uid: int | None = None) -> bytes:
         return b"%d:" % self.uid + payload
 
     def decode(self, credential: bytes) -> Credential:

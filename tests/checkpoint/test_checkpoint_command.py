@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import sys
 from pathlib import Path
@@ -194,3 +195,37 @@ def test_importing_it_loads_nothing_but_the_standard_library() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=os.getcwd())
     assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs files of several users")
+@pytest.mark.parametrize("planted", ["folder", "below", "link"])
+def test_a_folder_that_carries_the_users_name_and_is_anothers_offers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    user, other = pwd.getpwnam("nobody").pw_uid, 54321
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    own = tmp_path / "nobody"
+    builders.step_folder(own / "run" / "step_9")
+    broken = builders.step_folder(own / "run" / "step_10")
+    builders.truncate(broken / "model.pt")
+    for path in (own, own / "run"):
+        os.chown(path, user, user)
+    assert report(str(own / "run"))["latest"] == str(own / "run" / "step_9"), "the user's own is offered"
+
+    if planted == "link":
+        own.rename(tmp_path / "elsewhere")
+        own.symlink_to(tmp_path / "elsewhere")
+        os.chown(own, other, other, follow_symlinks=False)
+    else:
+        os.chown(own if planted == "folder" else own / "run", other, other)
+    answer = report(str(own / "run"), set_aside=True)
+
+    assert (answer["latest"], answer["certain"], answer["set_aside"]) == ("", False, [])
+    assert "is not yours" in answer["problems"][0]
+    assert (own / "run" / "step_10").exists()
+
+
+def test_a_team_folder_without_the_users_name_is_the_users_own_choice(tmp_path: Path) -> None:
+    builders.step_folder(tmp_path / "team" / "step_9")
+
+    assert report(str(tmp_path / "team"))["step"] == 9

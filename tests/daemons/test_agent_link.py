@@ -25,7 +25,7 @@ class PlainSigner:
         self.uid = uid
         self.is_broken = False
 
-    def encode(self, payload: bytes) -> bytes:
+    def encode(self, payload: bytes, *, only_uid: int | None = None) -> bytes:
         if self.is_broken:
             raise MungeError("munged is away")
         return b"%d:" % self.uid + payload

@@ -286,6 +286,11 @@ def test_a_report_that_the_controller_will_never_take_does_not_block_others(stag
 @pytest.mark.parametrize(
     "request_",
     [
+        {"type": "env", "job_id": float("inf"), "uid": 1000},
+        {"type": "env", "job_id": 10**26, "uid": 1000},
+        {"type": "env", "job_id": -5, "uid": 1000},
+        {"type": "task_start", "job_id": 1, "step_id": float("inf"), "time": 1.0},
+        {"type": "task_start", "job_id": 10**26, "step_id": 0, "time": 1.0},
         {},
         {"type": "task_exit"},
         {**EXIT, "job_id": "seven"},

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hyperpod.agent import server as server_module
 from hyperpod.agent.server import IDLE_S, SocketServer
 
 
@@ -177,3 +178,8 @@ def test_a_socket_left_by_an_earlier_agent_is_replaced(stage: Stage, tmp_path: P
         second.turn()
         assert client.recv(100) == b"N=5\n.\n"
     second.server.close()
+
+
+def test_clients_leave_descriptors_for_everything_else() -> None:
+    # 1024 is what a daemon has unless somebody says otherwise; at the limit accept, checks and the watchdog fail.
+    assert server_module.MAX_CLIENTS <= 1024 // 2 + 100

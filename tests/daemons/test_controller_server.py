@@ -182,3 +182,21 @@ def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypa
 
     assert module.raise_file_limit() == 20_000
     assert given == [(20_000, 20_000)]
+
+
+@pytest.mark.parametrize(("uid", "reader"), [(USER, USER), (ROOT, None)])
+def test_an_answer_to_a_user_can_be_read_by_that_user_alone(
+    monkeypatch: pytest.MonkeyPatch, uid: int, reader: int | None
+) -> None:
+    readers: list[int | None] = []
+
+    def encode(_self: PlainSigner, payload: bytes, *, only_uid: int | None = None) -> bytes:
+        readers.append(only_uid)
+        return b"0:" + payload
+
+    asked = frame({"type": "query", "what": "nodes", "id": "1"}, uid)
+    monkeypatch.setattr(PlainSigner, "encode", encode)
+
+    talk(asked, Writer())
+
+    assert readers == [reader]

@@ -282,20 +282,23 @@ def leftovers(name: str) -> dict[str, list[str]]:
     def lines(*argv: str) -> list[str]:
         return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout.split()
 
-    processes = []
-    for entry in Path("/proc").iterdir():
+    services, monitors = [], []
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_text().split("\0")
         except OSError:
             continue
-        if "provider-serve" in words and name in words:
-            processes.append(entry.name)
+        if name in words and any(w in ("hyperpod.adapters.local.service", "provider-serve") for w in words):
+            services.append(entry.name)
+        if any(word.startswith(f"hyperpod.{name}.") for word in words):
+            monitors.append(entry.name)
     home = Path(os.environ.get("HYPERPOD_HOME") or "/var/lib/hyperpod")
     found = {
         "containers": lines("podman", "ps", "-aq", "--filter", f"label=hyperpod.cluster={name}"),
         "networks": [n for n in lines("podman", "network", "ls", "--format", "{{.Name}}") if n == f"hyperpod-{name}"],
         "volumes": [v for v in lines("podman", "volume", "ls", "--format", "{{.Name}}") if name in v],
-        "processes": processes,
+        "services": services,
+        "monitors": monitors,
         "folders": [str(path) for path in home.glob(f"clusters/{name}*")],
     }
     return {what: names for what, names in found.items() if names}

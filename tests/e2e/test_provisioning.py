@@ -102,7 +102,7 @@ def test_creation_killed_at_any_moment_is_finished_by_the_next_one(
         "folder": lambda: "folders" in leftovers(spare_name),
         "network": lambda: "networks" in leftovers(spare_name),
         "container": lambda: bool(containers(spare_name)),
-        "service": lambda: "processes" in leftovers(spare_name),
+        "service": lambda: "services" in leftovers(spare_name),
     }
     first = subprocess.Popen(
         [*HYPERPOD, "create-cluster", str(spec), "--yes"],
@@ -122,7 +122,7 @@ def test_creation_killed_at_any_moment_is_finished_by_the_next_one(
     assert Lab(spare_name).head("srun", "-N1", "hostname").strip() == "worker-1"
     left = leftovers(spare_name)
     assert len(left["networks"]) == 1
-    assert len(left["processes"]) == 1
+    assert len(left["services"]) == 1
 
 
 def test_creating_a_cluster_again_changes_nothing(small_cluster: Lab) -> None:
@@ -236,7 +236,7 @@ def test_deleted_cluster_leaves_no_container_network_process_or_folder(spare_nam
     spec = spec_named(HERE / "small.yaml", spare_name, tmp_path)
     status, output = run_hyperpod("create-cluster", str(spec), "--yes")
     assert status == 0, output
-    assert set(leftovers(spare_name)) >= {"containers", "networks", "processes", "folders"}
+    assert set(leftovers(spare_name)) >= {"containers", "networks", "services", "monitors", "folders"}
 
     status, output = run_hyperpod("delete-cluster", spare_name, "--yes")
 

@@ -125,7 +125,7 @@ class FakeMunge:
     error: str = ""
     answer: bytes | None = None
 
-    def encode(self, payload: bytes) -> bytes:
+    def encode(self, payload: bytes, *, only_uid: int | None = None) -> bytes:
         if self.error:
             raise MungeError(self.error)
         return payload
