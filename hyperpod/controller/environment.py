@@ -29,7 +29,7 @@ class Environments:
         self._world = world
         self._start = start
         self._lock = threading.Lock()
-        self._scans: dict[tuple[int, int], Future[Scan]] = {}
+        self._scans: dict[tuple[int, int, str], Future[Scan]] = {}
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, str]:
         """Return the variables for an attempt; empty for a job that is not armed. Takes at most ``DEADLINE_S``."""
@@ -81,7 +81,7 @@ class Environments:
 
     def _scan(self, job_id: int, restart_count: int, directory: str, record: JobRecord | None) -> tuple[Scan, bool]:
         """Return the answer of the attempt's one scan, and whether this question began it."""
-        key = (job_id, restart_count)
+        key = (job_id, restart_count, directory)
         with self._lock:
             future = self._scans.get(key)
             is_first = future is None

@@ -140,6 +140,11 @@ def _take_env(world: World, report: Report) -> None:
         record = _arm(world, record, data, armed_by)
     if record is None:
         return
+    directory = str(data.get("checkpoint_dir") or "")
+    if record.is_armed and directory.startswith("/") and directory != record.checkpoint_dir:
+        # The script itself has named another directory: that is where progress shows.
+        record = replace(record, checkpoint_dir=directory)
+        world.store.put_job(record)
     if data.get("resume_from"):
         # Its attempt may not have been seen running yet; it is written down with it.
         path, step = str(data["resume_from"]), int(data["resume_step"])

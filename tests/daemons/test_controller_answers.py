@@ -180,3 +180,15 @@ def test_a_directory_with_thousands_of_broken_checkpoints_does_not_fill_the_jour
     kinds = [event.kind for event in lab.store.events(job_id=job, limit=10_000)]
     assert kinds.count("CheckpointSetAside") == SET_ASIDE_TOLD + 1
     assert kinds.count("NoCheckpoint") == 1
+
+
+def test_a_directory_that_the_script_itself_names_is_where_progress_is_looked_for() -> None:
+    lab = Cluster()
+    job = lab.submit()
+    lab.run(1)
+    answer = environments(lab).answer(
+        {"job_id": job, "restart_count": 0, "step_id": 0, "checkpoint_dir": "/fsx/ubuntu/mine"}
+    )
+    assert answer["HYPERPOD_CHECKPOINT_DIR"] == "/fsx/ubuntu/mine"
+    lab.run(1)
+    assert lab.record(job).checkpoint_dir == "/fsx/ubuntu/mine"
