@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from hyperpod.controller.world import World
-from hyperpod.core.repair import open_breakers
+from hyperpod.core.budget import open_breakers
 
 COUNTED = {
     "NodeReplaced": ("hyperpod_nodes_replaced", "Machines replaced."),

@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from hyperpod.controller.world import World
+from hyperpod.core.budget import open_breakers, unhealthy_limit
 from hyperpod.core.job import Attempt, JobRecord, JobView
 from hyperpod.core.node import Availability, NodeView, Role
-from hyperpod.core.repair import open_breakers, unhealthy_limit
 from hyperpod.core.snapshot import Snapshot
 from hyperpod.errors import NotFound, ProviderUnavailable, UsageError
 from hyperpod.ports.store import Event

@@ -1,20 +1,28 @@
 """Decide which nodes to fence, drain, reboot, replace, check and bring back.
 
-Owns the repair of nodes from the first silence or fatal finding to the machine that takes work again, the budget,
-the circuit breaker and the spares. Everything here only computes; the controller applies the plan.
+Owns the repair of nodes from the first silence or fatal finding to the machine that takes work again. Liveness, budget
+and spares are decided beside it. Everything here only computes; the controller applies the plan.
 """
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hyperpod.core import plan as do
 from hyperpod.core.backoff import delay_after
+from hyperpod.core.budget import Budget, hit_nodes, is_machine_work, open_breakers
 from hyperpod.core.finding import Action, Finding, Severity, Whose, strongest_action
+from hyperpod.core.liveness import (
+    DEAD_CAUSE,
+    OFF,
+    RETURNED_CAUSE,
+    SHUTDOWN_CAUSE,
+    fatal_findings,
+    is_dead,
+    is_fresh,
+    is_silent,
+)
 from hyperpod.core.node import (
     Availability,
     DrainOwner,
@@ -30,132 +38,14 @@ from hyperpod.core.node import (
 )
 from hyperpod.core.plan import Note, Plan
 from hyperpod.core.policy import RepairPolicy
-from hyperpod.core.snapshot import PastRepair, Snapshot
+from hyperpod.core.snapshot import Snapshot
+from hyperpod.core.spares import decide_spares, should_park
 
 IDLE_WAKE = timedelta(seconds=2)
 """Longest sleep: Slurm is polled at least this often as a fallback for lost messages."""
 
-_MACHINE_PHASES = (RepairStatus.FENCING, RepairStatus.REBOOTING, RepairStatus.REPLACING, RepairStatus.CHECKING)
-_OFF = (InstanceStatus.STOPPED, InstanceStatus.GONE)
-DEAD_CAUSE = "node/NodeDead"
-SHUTDOWN_CAUSE = "node/Shutdown"
-RETURNED_CAUSE = "node/Returned"
 REBOOT_TAKES_AT_MOST = timedelta(seconds=60)
 """A machine that is still off this long after it was rebooted will not come by itself."""
-
-
-def is_silent(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
-    """Say whether the node's agent has missed its heartbeats, or has announced that it is going down.
-
-    Just after the controller's start nobody has missed any: its own absence must not count against the nodes. A
-    machine that was never heard gets the time of a birth.
-    """
-    if node.said_goodbye:
-        return True
-    listening_since = snapshot.started_at + timedelta(seconds=policy.first_contact_grace_s)
-    if node.heartbeat_at is None:
-        born = node.created_at + timedelta(seconds=policy.replace_timeout_s) if node.created_at else listening_since
-        return snapshot.now > max(listening_since, born)
-    return snapshot.now - node.heartbeat_at > policy.silence
-
-
-def is_dead(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
-    """Say whether the node is surely not working: it is silent, and its machine is off or a second opinion agrees.
-
-    A provider that says "off" while the agent is heard is not believed. One that was never heard is given the time
-    in which agents report after the controller's start.
-    """
-    if node.instance_status in _OFF:
-        if node.heartbeat_at is None and node.added_at is not None and not node.instance_id:
-            # A slot just added: its first machine is still being made.
-            return snapshot.now > node.added_at + timedelta(seconds=policy.replace_timeout_s)
-        if node.heartbeat_at is None:
-            return snapshot.now > snapshot.started_at + timedelta(seconds=policy.first_contact_grace_s)
-        return is_silent(node, policy, snapshot)
-    if not is_silent(node, policy, snapshot) or node.is_reachable is not False or node.reachable_at is None:
-        return False
-    return node.heartbeat_at is None or node.reachable_at > node.heartbeat_at
-
-
-def is_fresh(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
-    """Say whether the node's agent is being heard now."""
-    return node.heartbeat_at is not None and not is_silent(node, policy, snapshot)
-
-
-def fatal_findings(node: NodeView) -> tuple[Finding, ...]:
-    """Return the FATAL findings that are the node's own fault and belong to its present machine."""
-    return tuple(
-        f
-        for f in node.findings
-        if f.severity is Severity.FATAL
-        and f.whose is Whose.NODE
-        and f.action is not Action.NONE
-        and (not f.instance_id or not node.instance_id or f.instance_id == node.instance_id)
-        and (not f.boot_id or not node.boot_id or f.boot_id == node.boot_id)
-    )
-
-
-@dataclass
-class _Budget:
-    """Counts what is out of service and under repair while a plan is made."""
-
-    workers: int
-    unhealthy: int
-    under_repair: int
-    hit: dict[str, set[str]]
-    policy: RepairPolicy
-
-    def allows_unhealthy(self, node: NodeView) -> bool:
-        # A node that is down already has been counted.
-        others = self.unhealthy - (1 if node.availability is Availability.DOWN else 0)
-        return others < unhealthy_limit(self.workers, self.policy)
-
-    def allows_repair(self) -> bool:
-        return self.under_repair < self.policy.max_parallel_repaired
-
-    def is_broken_by(self, cause: str) -> bool:
-        """Say whether too many nodes had this cause, those of the plan being made included."""
-        return _is_countable(cause) and 0 < self.policy.breaker_nodes <= len(self.hit[cause])
-
-    def begin(self, node: NodeView, cause: str) -> None:
-        self.unhealthy += 0 if node.availability is Availability.DOWN else 1
-        self.hit[cause].add(node.name)
-
-
-def _is_countable(cause: str) -> bool:
-    """What people ask for is no sign of a site problem."""
-    return not cause.startswith("admin/")
-
-
-def open_breakers(
-    history: tuple[PastRepair, ...], policy: RepairPolicy, now: datetime, reset_at: datetime | None
-) -> Mapping[str, tuple[str, ...]]:
-    """Return the causes seen on too many nodes within the window, each with those nodes.
-
-    Pure. One cause on ``breaker_nodes`` different nodes is a site problem (a broken prolog, a full shared disk, a
-    wrong setting), which taking more nodes away only makes worse.
-    """
-    if policy.breaker_nodes <= 0:
-        return {}
-    hit = _hit_nodes(history, policy, now, reset_at)
-    return {
-        cause: tuple(sorted(names))
-        for cause, names in hit.items()
-        if _is_countable(cause) and len(names) >= policy.breaker_nodes
-    }
-
-
-def _hit_nodes(
-    history: tuple[PastRepair, ...], policy: RepairPolicy, now: datetime, reset_at: datetime | None
-) -> dict[str, set[str]]:
-    since = now - timedelta(seconds=policy.breaker_window_s)
-    if reset_at is not None and reset_at > since:
-        since = reset_at
-    nodes: dict[str, set[str]] = defaultdict(set)
-    for past in history:
-        if past.at > since:
-            nodes[past.cause].add(past.node)
-    return nodes
 
 
 def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
@@ -175,11 +65,11 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
     """
     workers = [n for n in snapshot.nodes if n.role is Role.WORKER]
     remarkable, earliest = _remarkable(workers, policy, snapshot)
-    budget = _Budget(
+    budget = Budget(
         workers=len(workers),
         unhealthy=sum(1 for n in remarkable if n.repair is not None or n.availability is Availability.DOWN),
-        under_repair=sum(1 for n in remarkable if _is_machine_work(n.repair)),
-        hit=_hit_nodes(snapshot.history, policy, snapshot.now, snapshot.breaker_reset_at),
+        under_repair=sum(1 for n in remarkable if is_machine_work(n.repair)),
+        hit=hit_nodes(snapshot.history, policy, snapshot.now, snapshot.breaker_reset_at),
         policy=policy,
     )
     notes: list[Note] = []
@@ -194,7 +84,7 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         if (n.repair is None or n.repair.status is RepairStatus.DRAINING) and is_silent(n, policy, snapshot)
     ]
     for node in suspects:
-        if node.instance_status not in _OFF and _needs_probe(node, policy, snapshot):
+        if node.instance_status not in OFF and _needs_probe(node, policy, snapshot):
             actions.append(do.ProbeNode("the agent is silent; asking for a second opinion", node.name))
             wake = min(wake, timedelta(milliseconds=200))
 
@@ -206,7 +96,7 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         notes.append(Note("RepairDisabled", "repair is switched off by the policy"))
         return Plan(tuple(actions), tuple(notes), wake)
 
-    unconfirmed = [n for n in suspects if n.repair is None and n.instance_status not in _OFF]
+    unconfirmed = [n for n in suspects if n.repair is None and n.instance_status not in OFF]
     is_mass_silence = len(unconfirmed) >= 2 and len(unconfirmed) * 2 > len(workers)
     waiting = {n.name for n in unconfirmed} if is_mass_silence else set()
     if is_mass_silence:
@@ -238,11 +128,6 @@ def _needs_probe(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bo
     return snapshot.now - node.reachable_at > pause
 
 
-def _is_machine_work(repair: Repair | None) -> bool:
-    """Say whether a machine is being fenced, rebooted, replaced or checked after that: what the budget counts."""
-    return repair is not None and repair.status in _MACHINE_PHASES and repair.action is not Action.NONE
-
-
 def _remarkable(
     workers: list[NodeView], policy: RepairPolicy, snapshot: Snapshot
 ) -> tuple[list[NodeView], datetime | None]:
@@ -270,7 +155,7 @@ def _one_node(
     node: NodeView,
     snapshot: Snapshot,
     policy: RepairPolicy,
-    budget: _Budget,
+    budget: Budget,
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     if node.repair is None:
         return _begin(node, snapshot, policy, budget)
@@ -320,7 +205,7 @@ def _admins_wish(node: NodeView) -> Action | None:
 
 
 def _begin(
-    node: NodeView, snapshot: Snapshot, policy: RepairPolicy, budget: _Budget
+    node: NodeView, snapshot: Snapshot, policy: RepairPolicy, budget: Budget
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     now = snapshot.now
     owner = node.drain_owner
@@ -365,9 +250,7 @@ def _begin(
     return [], notes, IDLE_WAKE
 
 
-def _begin_goodbye(
-    node: NodeView, snapshot: Snapshot, budget: _Budget
-) -> tuple[list[do.Action], list[Note], timedelta]:
+def _begin_goodbye(node: NodeView, snapshot: Snapshot, budget: Budget) -> tuple[list[do.Action], list[Note], timedelta]:
     """An orderly shutdown has begun: its armed jobs move at once, before slurmd stops."""
     message = f"{node.name} is shutting down in an orderly way"
     if budget.is_broken_by(SHUTDOWN_CAUSE):
@@ -391,11 +274,11 @@ def _begin_dead(
     node: NodeView,
     snapshot: Snapshot,
     policy: RepairPolicy,
-    budget: _Budget,
+    budget: Budget,
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     how = (
         f"its machine is {node.instance_status.value}"
-        if node.instance_status in _OFF
+        if node.instance_status in OFF
         else f"no heartbeat for {_age(node, snapshot)} and neither ssh nor slurmd answers"
     )
     message = f"{node.name} is dead: {how}"
@@ -427,7 +310,7 @@ def _age(node: NodeView, snapshot: Snapshot) -> str:
 def _fence_and_down(node: NodeView, repair: Repair) -> list[do.Action]:
     """Power the machine off first: the job must not start elsewhere while the old one may still write."""
     actions: list[do.Action] = []
-    if node.instance_status not in _OFF and repair.instance_id:
+    if node.instance_status not in OFF and repair.instance_id:
         actions.append(do.FenceInstance(repair.message, node.name, repair.instance_id))
     if not _is_marked_down(node):
         reason = drain_reason(repair.cause, repair.message, "node", repair.instance_id, repair.boot_id)
@@ -445,7 +328,7 @@ def _begin_fatal(
     fatal: tuple[Finding, ...],
     snapshot: Snapshot,
     policy: RepairPolicy,
-    budget: _Budget,
+    budget: Budget,
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     worst, action = _worst_of(fatal, policy)
     cause = f"{worst.check}/{worst.code}"
@@ -478,7 +361,7 @@ def _worst_of(fatal: tuple[Finding, ...], policy: RepairPolicy) -> tuple[Finding
 
 
 def _draining(
-    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: _Budget
+    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: Budget
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     now = snapshot.now
     if is_dead(node, policy, snapshot):
@@ -532,7 +415,7 @@ def _start_machine_action(repair: Repair, now: datetime) -> list[do.Action]:
 
 
 def _fencing(
-    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: _Budget
+    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: Budget
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     if node.instance_id and node.instance_id != repair.instance_id:
         moved = repair.moved(RepairStatus.CHECKING, snapshot.now)
@@ -562,7 +445,7 @@ def _older_repairs(node: NodeView, snapshot: Snapshot) -> int:
         for other in snapshot.nodes
         if other.repair is not None
         and other.name != node.name
-        and _is_machine_work(other.repair)
+        and is_machine_work(other.repair)
         and (
             other.repair.status is not RepairStatus.FENCING
             or (other.repair.since, other.name) < (mine.since, node.name)
@@ -578,7 +461,7 @@ def _rebooting(
         return [_save(repair.moved(RepairStatus.CHECKING, now), "it has booted again")], [], timedelta(0)
     if _is_back_at_work(node):
         return _close_again(node, repair, policy, now)
-    is_off = node.instance_status in _OFF and not repair.last_error and now - repair.changed_at > REBOOT_TAKES_AT_MOST
+    is_off = node.instance_status in OFF and not repair.last_error and now - repair.changed_at > REBOOT_TAKES_AT_MOST
     if is_off or now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
         return _start_machine_action(replace(repair, action=Action.REPLACE), now), [], timedelta(0)
     again = do.RebootInstance(repair.message, node.name, repair.instance_id, repair.since)
@@ -588,7 +471,7 @@ def _rebooting(
 def _is_back_at_work(node: NodeView) -> bool:
     """Say whether somebody has opened a node in mid-repair, or even has work on it: its machine must stay then."""
     is_open = node.availability is Availability.UP and not node.is_drained
-    return is_open or (bool(node.jobs) and node.instance_status not in _OFF)
+    return is_open or (bool(node.jobs) and node.instance_status not in OFF)
 
 
 def _close_again(
@@ -636,7 +519,7 @@ def _next_try(
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     """Try with another machine after a delay, or hold the node for a person when the tries are used up."""
     now = snapshot.now
-    if node.jobs and node.instance_status not in _OFF:
+    if node.jobs and node.instance_status not in OFF:
         text = f"{node.name} waits for {jobs_on(node)} to leave: {error}"
         return [], [Note("Draining", text, node.name)], IDLE_WAKE
     if repair.attempt >= policy.replace_attempts:
@@ -672,7 +555,7 @@ def _checking(
             return [do.EndRepair("repaired; a person's drain stays", node.name)], [], IDLE_WAKE
         # Parking comes before undraining, so that no job can slip in between.
         actions: list[do.Action] = []
-        is_spare = _should_park(node, snapshot, policy)
+        is_spare = should_park(node, snapshot, policy)
         if is_spare:
             actions.append(do.ParkSpare("back from repair; it becomes the spare", node.name, node.partition))
         if node.is_drained or node.availability is Availability.DOWN:
@@ -690,7 +573,7 @@ def _checking(
         moved = repair.moved(RepairStatus.FENCING, now, action=_machine_action(repair), instance_id=node.instance_id)
         return [_save(moved, f"{node.name} died"), *_fence_and_down(node, moved)], [], timedelta(0)
     if is_dead(node, policy, snapshot) or now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
-        if repair.cause == RETURNED_CAUSE and node.instance_status not in _OFF:
+        if repair.cause == RETURNED_CAUSE and node.instance_status not in OFF:
             note = Note("NotReady", f"{node.name} came back but does not pass its basic checks", node.name)
             return [], [note], IDLE_WAKE
         return _next_try(node, repair, snapshot, policy, "the new machine did not become ready in time")
@@ -698,7 +581,7 @@ def _checking(
 
 
 def _held(
-    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: _Budget
+    node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: Budget
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     """Wait for a person: another machine, an ``Action:`` in the reason, or a drain lifted by hand bring it back."""
     now = snapshot.now
@@ -717,79 +600,3 @@ def _held(
         return _start_machine_action(replace(fresh, since=now, boot_id=node.boot_id), now), [], timedelta(0)
     note = Note("Held", f"{node.name} waits for a person: {repair.message}; last error: {repair.last_error}", node.name)
     return [], [note], IDLE_WAKE
-
-
-def _is_usable(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
-    return (
-        node.repair is None
-        and node.availability is Availability.UP
-        and not node.is_drained
-        and node.is_responding
-        and node.is_ready
-        and not is_silent(node, policy, snapshot)
-        and node.instance_status in (InstanceStatus.RUNNING, InstanceStatus.UNKNOWN)
-        and not fatal_findings(node)
-    )
-
-
-def _is_out(node: NodeView) -> bool:
-    """Say whether a node is known to take no work: in repair, drained or down."""
-    return node.repair is not None or node.is_drained or node.availability is Availability.DOWN
-
-
-def _group(snapshot: Snapshot, group: str) -> list[NodeView]:
-    return sorted((n for n in snapshot.nodes if n.role is Role.WORKER and n.group == group), key=lambda n: n.name)
-
-
-def _should_park(node: NodeView, snapshot: Snapshot, policy: RepairPolicy) -> bool:
-    spares = (policy.spare_count or {}).get(node.group, 0)
-    if not spares or not node.in_partition:
-        return False
-    members = _group(snapshot, node.group)
-    in_use = [n for n in members if n.in_partition and n.name != node.name and _is_usable(n, policy, snapshot)]
-    return len(in_use) >= len(members) - spares
-
-
-def decide_spares(snapshot: Snapshot, policy: RepairPolicy) -> tuple[list[do.NodeAction], list[Note]]:
-    """Bring a spare into the partition for each node that it lacks, and park idle ones that are too many.
-
-    Pure; moves one node a group and tick in the direction "too many", because a parked node is taken from users.
-    """
-    actions: list[do.NodeAction] = []
-    notes: list[Note] = []
-    if not snapshot.is_complete:
-        return actions, notes
-    for group, spares in sorted((policy.spare_count or {}).items()):
-        members = _group(snapshot, group) if spares else []
-        if not members:
-            continue
-        wanted = len(members) - spares
-        # A spare is brought in for nodes that are known to be out, not for those that have not been heard just now;
-        # one is taken back only when enough are known to work.
-        inside = [n for n in members if n.in_partition]
-        left = [n for n in inside if not _is_out(n)]
-        lacking = wanted - len(left)
-        for node in left:
-            if node.in_spares:
-                actions.append(do.UseSpare("its move out of the spares was cut short", node.name, node.partition))
-        waiting = []
-        if lacking > 0:
-            waiting = [n for n in members if not n.in_partition and _is_usable(n, policy, snapshot)]
-        for node in waiting[: max(lacking, 0)]:
-            actions.append(do.UseSpare(f"{group} has {len(left)} of {wanted} nodes in use", node.name, node.partition))
-        if lacking > len(waiting):
-            missing = lacking - len(waiting)
-            notes.append(Note("NoSpare", f"{group} lacks {missing} of {wanted} nodes and has no spare left"))
-        in_use = []
-        if len(inside) > wanted:
-            in_use = [n for n in inside if _is_usable(n, policy, snapshot)]
-        if len(in_use) > wanted:
-            idle = [n for n in in_use if not n.jobs and not n.is_completing]
-            for node in idle[-1:]:
-                actions.append(do.ParkSpare(f"{group} has more nodes in use than asked", node.name, node.partition))
-    return actions, notes
-
-
-def unhealthy_limit(workers: int, policy: RepairPolicy) -> int:
-    """Return how many workers may be out of service before repairs stop; at least one."""
-    return max(1, math.floor(workers * policy.max_unhealthy_percentage / 100))

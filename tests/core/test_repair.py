@@ -10,8 +10,9 @@ import pytest
 
 from hyperpod.core import plan as do
 from hyperpod.core.finding import Action, Severity, Whose
+from hyperpod.core.liveness import DEAD_CAUSE, RETURNED_CAUSE, SHUTDOWN_CAUSE
 from hyperpod.core.node import Availability, InstanceStatus, NodeView, RepairStatus
-from hyperpod.core.repair import DEAD_CAUSE, RETURNED_CAUSE, SHUTDOWN_CAUSE, decide_repair
+from hyperpod.core.repair import decide_repair
 from tests.core.worlds import (
     NOW,
     OUR_REASON,

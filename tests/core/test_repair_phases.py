@@ -9,10 +9,12 @@ import pytest
 
 from hyperpod.core import plan as do
 from hyperpod.core.finding import Action
+from hyperpod.core.liveness import DEAD_CAUSE, RETURNED_CAUSE, SHUTDOWN_CAUSE
 from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, RepairStatus
 from hyperpod.core.plan import Plan
 from hyperpod.core.policy import RepairPolicy
-from hyperpod.core.repair import DEAD_CAUSE, RETURNED_CAUSE, SHUTDOWN_CAUSE, decide_repair, decide_spares
+from hyperpod.core.repair import decide_repair
+from hyperpod.core.spares import decide_spares
 from tests.core.worlds import POLICY, ago, codes, fatal, in_repair, machine, names, node, nodes, of, snapshot
 
 S = RepairStatus

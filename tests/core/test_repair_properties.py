@@ -7,10 +7,12 @@ import random
 from hypothesis import given, settings
 
 from hyperpod.core import plan as do
+from hyperpod.core.budget import unhealthy_limit
 from hyperpod.core.finding import Action, Severity
+from hyperpod.core.liveness import fatal_findings, is_dead
 from hyperpod.core.node import ALLOWED, Availability, DrainOwner, InstanceStatus, RepairStatus, parse_admin_action
 from hyperpod.core.policy import RepairPolicy
-from hyperpod.core.repair import decide_repair, fatal_findings, is_dead, unhealthy_limit
+from hyperpod.core.repair import decide_repair
 from hyperpod.core.snapshot import Snapshot
 from tests.core.worlds import of, repair_policies, shuffled, worlds
 

@@ -11,9 +11,9 @@ import pytest
 from hyperpod.core import plan as do
 from hyperpod.core.finding import Action
 from hyperpod.core.job import EXTERN_STEP, INTERACTIVE_STEP, Attempt, ExitCause, JobRecord, JobStatus, JobView
+from hyperpod.core.liveness import DEAD_CAUSE, SHUTDOWN_CAUSE
 from hyperpod.core.node import Availability, NodeView, RepairStatus
 from hyperpod.core.policy import ResumePolicy
-from hyperpod.core.repair import DEAD_CAUSE, SHUTDOWN_CAUSE
 from hyperpod.core.resume import ResumeDecision, decide_jobs, decide_resume, is_armed_by
 from hyperpod.core.snapshot import JobFacts, Snapshot
 from tests.core.worlds import (

@@ -10,8 +10,8 @@ import pytest
 
 from hyperpod.core import plan as do
 from hyperpod.core.job import ExitCause, JobRecord, JobStatus, JobView
+from hyperpod.core.liveness import DEAD_CAUSE
 from hyperpod.core.node import Availability, NodeView, RepairStatus
-from hyperpod.core.repair import DEAD_CAUSE
 from hyperpod.core.resume import TOP_PRIORITY, ResumeDecision, decide_resume
 from hyperpod.core.snapshot import JobFacts
 from tests.core.worlds import NOW, RESUME, ago, attempt, failed, in_repair, job, machine, node, nodes, record, snapshot

@@ -7,8 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from hyperpod.core import plan as do
+from hyperpod.core.attempts import excluded_nodes, update_record
 from hyperpod.core.job import JobRecord, JobStatus
-from hyperpod.core.resume import decide_jobs, decide_resume, excluded_nodes, update_record
+from hyperpod.core.resume import decide_jobs, decide_resume
 from hyperpod.core.snapshot import Snapshot
 from tests.core.worlds import RESUME, job_worlds, of, shuffled
 

@@ -1,0 +1,72 @@
+"""Whether a node works: silence, death, and the findings that make it unfit. Only computes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hyperpod.core.finding import Action, Finding, Severity, Whose
+from hyperpod.core.node import (
+    InstanceStatus,
+    NodeView,
+)
+from hyperpod.core.policy import RepairPolicy
+from hyperpod.core.snapshot import Snapshot
+
+OFF = (InstanceStatus.STOPPED, InstanceStatus.GONE)
+
+DEAD_CAUSE = "node/NodeDead"
+
+SHUTDOWN_CAUSE = "node/Shutdown"
+
+RETURNED_CAUSE = "node/Returned"
+
+
+def is_silent(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
+    """Say whether the node's agent has missed its heartbeats, or has announced that it is going down.
+
+    Just after the controller's start nobody has missed any: its own absence must not count against the nodes. A
+    machine that was never heard gets the time of a birth.
+    """
+    if node.said_goodbye:
+        return True
+    listening_since = snapshot.started_at + timedelta(seconds=policy.first_contact_grace_s)
+    if node.heartbeat_at is None:
+        born = node.created_at + timedelta(seconds=policy.replace_timeout_s) if node.created_at else listening_since
+        return snapshot.now > max(listening_since, born)
+    return snapshot.now - node.heartbeat_at > policy.silence
+
+
+def is_dead(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
+    """Say whether the node is surely not working: it is silent, and its machine is off or a second opinion agrees.
+
+    A provider that says "off" while the agent is heard is not believed. One that was never heard is given the time
+    in which agents report after the controller's start.
+    """
+    if node.instance_status in OFF:
+        if node.heartbeat_at is None and node.added_at is not None and not node.instance_id:
+            # A slot just added: its first machine is still being made.
+            return snapshot.now > node.added_at + timedelta(seconds=policy.replace_timeout_s)
+        if node.heartbeat_at is None:
+            return snapshot.now > snapshot.started_at + timedelta(seconds=policy.first_contact_grace_s)
+        return is_silent(node, policy, snapshot)
+    if not is_silent(node, policy, snapshot) or node.is_reachable is not False or node.reachable_at is None:
+        return False
+    return node.heartbeat_at is None or node.reachable_at > node.heartbeat_at
+
+
+def is_fresh(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
+    """Say whether the node's agent is being heard now."""
+    return node.heartbeat_at is not None and not is_silent(node, policy, snapshot)
+
+
+def fatal_findings(node: NodeView) -> tuple[Finding, ...]:
+    """Return the FATAL findings that are the node's own fault and belong to its present machine."""
+    return tuple(
+        f
+        for f in node.findings
+        if f.severity is Severity.FATAL
+        and f.whose is Whose.NODE
+        and f.action is not Action.NONE
+        and (not f.instance_id or not node.instance_id or f.instance_id == node.instance_id)
+        and (not f.boot_id or not node.boot_id or f.boot_id == node.boot_id)
+    )
