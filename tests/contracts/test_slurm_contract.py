@@ -1,12 +1,11 @@
-"""What every implementation of the Slurm port does: the fake always, a real cluster when one is given.
+"""What every implementation of the Slurm port does: the fake, and with ``-m e2e`` a real cluster.
 
-The real one is a container named by HYPERPOD_TEST_HEAD with slurmctld, two idle nodes in its default partition and
-a user ubuntu; run with ``-m e2e``.
+The real one is the cluster that the end-to-end tests share, with the controller stopped so that nobody else acts, and
+with two of its workers open.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from hyperpod.ports.process import Completed
 from hyperpod.ports.slurm import NodeState, Slurm
 from tests.fakes.slurm import FakeSlurm
 
-HEAD = os.environ.get("HYPERPOD_TEST_HEAD", "")
 REASON = "hyperpod:contract/Test a rehearsal [site] (i-0123456789abcdef0, boot 12345678)"
 
 
@@ -60,6 +58,9 @@ class FakeWorld:
 class InContainer:
     """Runs programs in the head node's container."""
 
+    def __init__(self, head: str) -> None:
+        self._head = head
+
     def run(
         self,
         argv: Sequence[str],
@@ -74,21 +75,24 @@ class InContainer:
 
         options = [part for name, value in (env or {}).items() for part in ("--env", f"{name}={value}")]
         options += ["--user", user] if user else []
-        inside = ["podman", "exec", *options, HEAD, *argv]
+        inside = ["podman", "exec", *options, self._head, *argv]
         return Processes().run(inside, timeout_s=timeout_s + 2, check=check)
 
 
 class RealWorld:
-    def __init__(self) -> None:
+    def __init__(self, head: str) -> None:
         from hyperpod.adapters.slurm.client import SlurmCli
 
-        self._container = InContainer()
+        self._container = InContainer(head)
         self.slurm: Slurm = SlurmCli(self._container, read_bytes=self._read)
         idle = [
             n for n in self.slurm.nodes() if n.availability is Availability.UP and not n.is_drained and n.is_responding
         ]
         self.partition = next(p for p, members in self.slurm.partitions().items() if idle[0].name in members)
-        self.workers = tuple(n.name for n in idle if self.partition in n.partitions)[:2]
+        here = [n.name for n in idle if self.partition in n.partitions]
+        self.workers, self._closed = tuple(here[:2]), here[2:]
+        for name in self._closed:
+            self.slurm.drain(name, "contract tests use the other two")
         self._submitted: list[int] = []
 
     def _read(self, path: Path, limit_bytes: int) -> bytes:
@@ -112,7 +116,7 @@ class RealWorld:
     def clean_up(self) -> None:
         for job_id in self._submitted:
             self._container.run(["scancel", str(job_id)], timeout_s=10, check=False)
-        for node in self.workers:
+        for node in (*self.workers, *self._closed):
             self.slurm.undrain(node)
         until(self, lambda: all(is_idle(self, node) for node in self.workers), 60)
 
@@ -152,14 +156,17 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "fake":
         yield FakeWorld()
         return
-    if not HEAD:
-        pytest.skip("HYPERPOD_TEST_HEAD names no head node")
-    real = RealWorld()
-    assert len(real.workers) == 2, "the real cluster needs two idle nodes"
+    lab = request.getfixturevalue("lab")
+    lab.head("systemctl", "stop", "hyperpod-controller")
     try:
-        yield real
+        real = RealWorld(lab.container("head-1"))
+        assert len(real.workers) == 2, "the real cluster needs two idle nodes"
+        try:
+            yield real
+        finally:
+            real.clean_up()
     finally:
-        real.clean_up()
+        lab.head("systemctl", "start", "hyperpod-controller")
 
 
 def test_nodes_and_partitions_know_each_other(world: World) -> None:

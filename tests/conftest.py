@@ -1,4 +1,4 @@
-"""One cluster for all end-to-end tests. Each test leaves it as it found it: no jobs, every node at work."""
+"""One cluster for all tests on real nodes. Each leaves it as it found it: no jobs, every node at work."""
 
 from __future__ import annotations
 
