@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hyperpod import __version__
 from hyperpod.adapters.aws.errors import translate
-from hyperpod.errors import HyperpodError, ProviderUnavailable, Throttled
+from hyperpod.errors import HyperpodError, ProviderUnavailable, Throttled, UnexpectedOutput
 
 if TYPE_CHECKING:
     import boto3
@@ -176,15 +176,20 @@ class Aws:
             key: Where the entries are in an answer.
             token: The parameter that asks for the next page; ``token_from`` where its value is in the answer, if that
                 has another name.
+        Raises:
+            ProviderError: And its kin, as ``call``; the list is incomplete then.
+            UnexpectedOutput: The service gives one page again and again.
         """
         seen: set[str] = set()
         while True:
             answer = self.call(service, operation, what=what, region=region, **params)
             yield from answer.get(key) or ()
             after = answer.get(token_from or token)
-            # A service that gives the same page again for ever would hang us.
-            if not after or after in seen:
+            if not after:
                 return
+            # The same page for ever; a list that just ends there would look complete.
+            if after in seen:
+                raise UnexpectedOutput(f"{service} {operation}", f"the same page again, by token {after}")
             seen.add(after)
             params[token] = after
 

@@ -88,7 +88,8 @@ _REGION: Final = frozenset(
 _INVALID: Final = frozenset(
     {
         "ValidationException", "ValidationError", "InvalidRequest", "InvalidRequestException",
-        "MalformedPolicyDocument", "MissingParameter", "InvalidInput", "BadRequest", "UnknownParameter", "InvalidArgument",
+        "MalformedPolicyDocument", "MissingParameter", "InvalidInput", "BadRequest", "UnknownParameter",
+        "InvalidArgument",
     }
 )  # fmt: skip
 _AWAY: Final = frozenset(

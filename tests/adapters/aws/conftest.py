@@ -9,6 +9,7 @@ import boto3
 import pytest
 
 from hyperpod.adapters.aws.client import Aws
+from tests.aws_server.server import ContractServer
 
 DUMMY = {
     "AWS_ACCESS_KEY_ID": "AKIAEXAMPLEEXAMPLE00",
@@ -65,3 +66,15 @@ def stubbed(aws: Aws) -> Iterator[Callable[[str], Any]]:
 def plain_session() -> boto3.session.Session:
     """A session of the library's own."""
     return boto3.session.Session(region_name="us-west-2")
+
+
+@pytest.fixture
+def server() -> ContractServer:
+    """HyperPod's operations, in this process."""
+    return ContractServer()
+
+
+@pytest.fixture
+def served(server: ContractServer, plain_session: boto3.session.Session, waits: list[float]) -> Aws:
+    """An account whose SageMaker is the contract server."""
+    return Aws(region="us-west-2", session=server.attach(plain_session), sleep=waits.append)

@@ -67,11 +67,12 @@ def test_a_broken_connection_is_ours_with_its_cause(aws: Aws, monkeypatch: pytes
     assert caught.value.exit_code == 75
 
 
-def test_pages_are_followed_and_a_repeated_token_ends_them(stubbed: Stubbed, aws: Aws) -> None:
+def test_a_list_that_repeats_itself_is_an_error_and_not_a_short_list(stubbed: Stubbed, aws: Aws) -> None:
     sagemaker = stubbed("sagemaker")
     sagemaker.add_response("list_clusters", {"ClusterSummaries": [], "NextToken": "a"}, {})
     sagemaker.add_response("list_clusters", {"ClusterSummaries": [], "NextToken": "a"}, {"NextToken": "a"})
-    assert list(aws.pages("sagemaker", "ListClusters", "ClusterSummaries")) == []
+    with pytest.raises(errors.UnexpectedOutput, match="same page"):
+        list(aws.pages("sagemaker", "ListClusters", "ClusterSummaries"))
 
 
 def test_no_region_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
