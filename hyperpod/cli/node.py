@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from hyperpod.cli.options import (
     ClusterOption,
     NodeArgument,
     OutputOption,
+    ProfileOption,
+    ProviderOption,
+    RegionOption,
     YesOption,
     checked_node,
     confirm,
@@ -27,6 +30,9 @@ from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, print_result, say
 from hyperpod.core.node import REASON_PREFIX, InstanceStatus, Role
 from hyperpod.errors import ConnectionLost, HyperpodError, InvalidState, ProviderUnavailable, UsageError
+
+if TYPE_CHECKING:
+    from hyperpod.cli.cloud import Cloud
 
 ForceOption = Annotated[
     bool,
@@ -53,16 +59,38 @@ def register(app: typer.Typer) -> None:
     )(ssh)
 
 
+def cloud_of(place: Place, provider: str | None, region: str | None, profile: str | None) -> Cloud | None:
+    """Return the account where a command's cluster is one of HyperPod's; None on this machine and on nodes."""
+    if place.provider_kind(provider) == "local" and not region and not profile:
+        return None
+    from hyperpod.cli.cloud import open_cloud
+
+    return open_cloud(place, provider, region, profile)
+
+
 # --- list -------------------------------------------------------------------------------------------------------
 
 
-def list_nodes(ctx: typer.Context, cluster: ClusterOption = None, output: OutputOption = Output.TABLE) -> None:
+def list_nodes(
+    ctx: typer.Context,
+    cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """List all nodes with their states and machines.
 
     The provider says what machines there are, the controller how they work; a node that only one of them knows is
     shown, too.
     """
     place = place_of(ctx)
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        from hyperpod.cli import cloud as commands
+
+        commands.list_nodes(cloud, cluster, output)
+        return
     if place.is_node:
         nodes = place.controller(cluster).query("nodes")
         if output is Output.JSON:
@@ -192,13 +220,23 @@ def replace_node(
     force: ForceOption = False,
     yes: YesOption = False,
     cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Give a node another machine.
 
     The node is drained first and its jobs may end, unless --force. Name, address and home directories stay. Root only.
     """
-    _repair(place_of(ctx), "replace", checked_node(node), force, yes, cluster, output)
+    place = place_of(ctx)
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        from hyperpod.cli import cloud as commands
+
+        commands.repair(cloud, "replace", [node], cluster, yes=yes, output=output)
+        return
+    _repair(place, "replace", checked_node(node), force, yes, cluster, output)
 
 
 def reboot_node(
@@ -207,13 +245,23 @@ def reboot_node(
     force: ForceOption = False,
     yes: YesOption = False,
     cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Restart a node's machine; it keeps its disks. A head or login node is restarted at once.
 
     A worker is drained first and its jobs may end, unless --force. Root only.
     """
-    _repair(place_of(ctx), "reboot", checked_node(node), force, yes, cluster, output)
+    place = place_of(ctx)
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        from hyperpod.cli import cloud as commands
+
+        commands.repair(cloud, "reboot", [node], cluster, yes=yes, output=output)
+        return
+    _repair(place, "reboot", checked_node(node), force, yes, cluster, output)
 
 
 def _repair(place: Place, what: str, node: str, force: bool, yes: bool, cluster: str | None, output: Output) -> None:
@@ -279,12 +327,20 @@ def ssh(
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this and end.")] = None,
     user: Annotated[str, typer.Option("--user", "-u", metavar="NAME", help="As whom.")] = "root",
     cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Open a shell on a node, or run a command there.
 
     Ends with the exit status of the command."""
     place = place_of(ctx)
     argv = list(command or ())
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        from hyperpod.cli import cloud as commands
+
+        raise typer.Exit(commands.ssh(cloud, node, argv, user, cluster))
     name = checked_node(node)
     if place.is_node:
         place.controller(cluster)

@@ -1,7 +1,7 @@
 """The contract server: HyperPod's operations by their model, in this process or on a loopback port.
 
 Every request and every answer is held against botocore's model. What is not SageMaker's cluster operations goes to
-moto. ``attach`` puts it into a boto3 session without any socket; ``serve`` listens for programs (AWS_ENDPOINT_URL).
+moto. ``session`` is a boto3 session that is answered without any socket; ``serve`` listens for programs (AWS_ENDPOINT_URL).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -72,8 +73,13 @@ class ContractServer:
             raise ServiceError("InternalFailure", "the answer was lost", 500)
         return reply
 
-    def attach(self, session: boto3.session.Session) -> boto3.session.Session:
-        """Answer a session's SageMaker calls in this process."""
+    def session(self) -> boto3.session.Session:
+        """Return a session whose SageMaker calls are answered in this process.
+
+        It is one for all tests: reading the services' models anew costs more than the tests themselves. A client keeps
+        the handlers that were there when it was made.
+        """
+        session = _session()
 
         def intercept(request: AWSPreparedRequest, **_: Any) -> AWSResponse | None:
             target = request.headers.get("X-Amz-Target", "")
@@ -83,7 +89,8 @@ class ContractServer:
             headers = {"Content-Type": "application/x-amz-json-1.1", "x-amzn-RequestId": "0" * 8}
             return AWSResponse(request.url, status, headers, _Raw(reply))  # type: ignore[arg-type]
 
-        session.events.register("before-send.sagemaker", intercept)
+        session.events.unregister("before-send.sagemaker", unique_id="contract")
+        session.events.register("before-send.sagemaker", intercept, unique_id="contract")
         return session
 
     @contextmanager
@@ -111,6 +118,11 @@ class ContractServer:
             finally:
                 httpd.shutdown()
                 thread.join(5)
+
+
+@cache
+def _session() -> boto3.session.Session:
+    return boto3.session.Session("AKIAEXAMPLEEXAMPLE00", "example-secret", "example-token", region_name="us-west-2")
 
 
 class _Quiet(WSGIRequestHandler):

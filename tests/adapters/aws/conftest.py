@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import boto3
 import pytest
 
 from hyperpod.adapters.aws.client import Aws
@@ -63,18 +62,12 @@ def stubbed(aws: Aws) -> Iterator[Callable[[str], Any]]:
 
 
 @pytest.fixture
-def plain_session() -> boto3.session.Session:
-    """A session of the library's own."""
-    return boto3.session.Session(region_name="us-west-2")
-
-
-@pytest.fixture
 def server() -> ContractServer:
     """HyperPod's operations, in this process."""
     return ContractServer()
 
 
 @pytest.fixture
-def served(server: ContractServer, plain_session: boto3.session.Session, waits: list[float]) -> Aws:
+def served(server: ContractServer, waits: list[float]) -> Aws:
     """An account whose SageMaker is the contract server."""
-    return Aws(region="us-west-2", session=server.attach(plain_session), sleep=waits.append)
+    return Aws(region="us-west-2", session=server.session(), sleep=waits.append)
