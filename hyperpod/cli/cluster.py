@@ -695,23 +695,23 @@ def delete_cluster(
         raise UsageError("--yes needs the name of the cluster", hint="hyperpod delete-cluster NAME --yes")
     from hyperpod.provisioning import apply
 
-    provider = place.provider()
+    machines = place.provider()
     try:
         chosen = place.choose(asked)
     except NotFound as error:
         if not asked:
             raise
-        home = provider.cluster(asked)
-        if not home.exists() and not provider.observe(asked):
+        home = machines.cluster(asked)
+        if not home.exists() and not machines.observe(asked):
             say(f"nothing to delete: {error.message}")
             _tell_deleted(asked, None, False, output)
             return
         chosen = asked
-    home = provider.cluster(chosen)
+    home = machines.cluster(chosen)
     what = "its machines and network; the data stays" if keep_data else "its machines, network and all data on /fsx"
     if not yes and not confirm(place, f"Delete cluster {chosen}: {what}", "--yes deletes without asking"):
         raise InvalidState(f"delete cluster {chosen}", "as it was: not confirmed")
-    apply.delete_cluster(chosen, provider, keep_data=keep_data)
+    apply.delete_cluster(chosen, machines, keep_data=keep_data)
     _tell_deleted(chosen, str(home.path) if keep_data else None, True, output)
 
 

@@ -1,7 +1,8 @@
 """The contract server: HyperPod's operations by their model, in this process or on a loopback port.
 
 Every request and every answer is held against botocore's model. What is not SageMaker's cluster operations goes to
-moto. ``session`` is a boto3 session that is answered without any socket; ``serve`` listens for programs (AWS_ENDPOINT_URL).
+moto. ``session`` is a boto3 session that is answered without any socket; ``serve`` listens for programs, by
+AWS_ENDPOINT_URL.
 """
 
 from __future__ import annotations
