@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
@@ -10,7 +11,9 @@ import pytest
 from moto import mock_aws
 from surroundings import Fakes
 
+from hyperpod.adapters.aws import preflight
 from hyperpod.adapters.aws.client import Aws
+from hyperpod.adapters.aws.preflight import Result, Verdict
 from tests.aws_server.specs import request, write_spec
 
 TARGET = "s3://sagemaker-scripts/base"
@@ -74,3 +77,32 @@ def test_a_specification_is_written_for_the_aws_cli(fakes: Fakes, tmp_path: Path
     for form, words in (("cloudformation", "AWS::SageMaker::Cluster"), ("terraform", "awscc_sagemaker_cluster")):
         assert words in fakes.run("export", str(path), "--format", form).out
     assert fakes.run("export", str(path), "--format", "terraform", "-o", "json").json["format"] == "terraform"
+
+
+def test_the_last_line_and_the_status_of_a_look_come_from_all_checks(
+    fakes: Fakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_one(p: object) -> Iterator[Result]:
+        yield Result("one", Verdict.PASS, "good")
+
+    def check_two(p: object) -> Iterator[Result]:
+        yield Result("two", verdict[0], "bad", "mend it")
+
+    verdict = [Verdict.FAIL]
+    monkeypatch.setattr(preflight, "CHECKS", (check_one, check_two))
+    path = str(write_spec(tmp_path, request()))
+    result = fakes.run("validate", path, "--online")
+    assert result.code == 1
+    assert result.out.splitlines()[-3:] == [
+        "fail     two: bad", "         fix: mend it", "not ready: 1 passed, 1 failed, 0 not known",
+    ]  # fmt: skip
+    verdict[0] = Verdict.UNKNOWN
+    assert fakes.run("validate", path, "--online").out.splitlines()[-1] == "not ready: 1 passed, 0 failed, 1 not known"
+    assert fakes.run("validate", path, "--online", "-o", "json").code == 1
+    verdict[0] = Verdict.PASS
+    result = fakes.run("validate", path, "--online")
+    assert (result.code, result.out.splitlines()[-1]) == (0, "ready: 2 passed, 0 failed, 0 not known")
+
+
+def test_a_look_into_an_account_is_not_about_this_machine(fakes: Fakes, spec: Path) -> None:
+    assert fakes.run("validate", str(spec), "--online").code == 2
