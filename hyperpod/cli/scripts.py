@@ -12,7 +12,7 @@ from hyperpod.cli.render import Output, print_json, print_result, say
 from hyperpod.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from hyperpod.adapters.aws.scripts import Changes
+    from hyperpod.adapters.aws.scripts import Changes, Script
 
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder with the scripts.")]
 PlaceArgument = Annotated[str, typer.Argument(metavar="S3_URI", help="Where they are in S3: s3://BUCKET/PREFIX.")]
@@ -49,6 +49,13 @@ def sync(
             "--entry", metavar="FILE", help="A script that the service starts. Default: on_create.sh, if there."
         ),
     ] = None,
+    with_hyperpod: Annotated[
+        bool,
+        typer.Option("--with-hyperpod", help="Send our agent, controller and plugin, too, with on_init_complete.sh."),
+    ] = False,
+    spec: Annotated[
+        Path | None, typer.Option("--spec", metavar="SPEC", help="With --with-hyperpod: the policies for the nodes.")
+    ] = None,
     dry_run: DryRunOption = False,
     region: RegionOption = None,
     profile: ProfileOption = None,
@@ -57,13 +64,20 @@ def sync(
     """Send lifecycle scripts to S3: those that changed, after a look at all of them.
 
     Windows line ends, a missing #! line, shell files that bash cannot read, and a missing entry script are refused
-    before anything is sent.
+    before anything is sent. With --with-hyperpod a HyperPod cluster becomes ours by one line of its specification:
+    OnInitComplete: on_init_complete.sh.
     """
     from hyperpod.adapters.aws.scripts import ScriptStore, check_scripts, mend, parse_prefix, read_folder
     from hyperpod.adapters.process import Processes
 
     prefix = parse_prefix(target)
     scripts = read_folder(folder)
+    if with_hyperpod:
+        ours = _bundle(spec)
+        own = {script.name for script in ours}
+        scripts = [script for script in scripts if script.name not in own] + ours
+    elif spec:
+        raise UsageError("--spec goes with --with-hyperpod")
     names = {script.name for script in scripts}
     entries = list(entry or [name for name in ("on_create.sh", "on_init_complete.sh") if name in names])
     processes = Processes()
@@ -80,6 +94,26 @@ def sync(
     for name in mended:
         say(f"note: {name} was mended on the way; the file itself is as it was")
     _show(changes, str(prefix), "would be sent" if dry_run else "sent", dry_run, output)
+
+
+def _bundle(spec: Path | None) -> list[Script]:
+    """Return what the nodes need of us; the daemons import two libraries, which are plain Python."""
+    import json
+
+    import ClusterShell
+    import prometheus_client
+
+    import hyperpod
+    from hyperpod.adapters.aws.scripts import node_bundle
+
+    policies = ""
+    if spec is not None:
+        from hyperpod.cli.spec import load_for_command
+        from hyperpod.core.spec import spec_policies
+
+        policies = json.dumps(spec_policies(load_for_command(spec).spec), indent=1, sort_keys=True) + "\n"
+    libraries = {module.__name__: Path(str(module.__file__)).parent for module in (ClusterShell, prometheus_client)}
+    return node_bundle(Path(hyperpod.__file__).parents[1], libraries, policies)
 
 
 def pull(

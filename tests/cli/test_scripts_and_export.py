@@ -106,3 +106,24 @@ def test_the_last_line_and_the_status_of_a_look_come_from_all_checks(
 
 def test_a_look_into_an_account_is_not_about_this_machine(fakes: Fakes, spec: Path) -> None:
     assert fakes.run("validate", str(spec), "--online").code == 2
+
+
+@mock_aws
+def test_what_makes_a_hyperpod_cluster_ours_is_sent_along(fakes: Fakes, tmp_path: Path) -> None:
+    s3 = boto3.client("s3", region_name="us-east-1")
+    s3.create_bucket(Bucket="sagemaker-scripts")
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "provisioning_parameters.json").write_text("{}")
+    spec = write_spec(tmp_path, request() | {"Hyperpod": {"Resume": {"MaxAttempts": 4}}})
+    result = fakes.run("scripts", "sync", str(folder), TARGET, "--with-hyperpod", "--spec", str(spec))
+    assert result.code == 0, result.err
+    keys = {e["Key"].removeprefix("base/") for e in s3.list_objects_v2(Bucket="sagemaker-scripts")["Contents"]}
+    assert keys >= {
+        "on_init_complete.sh", "provisioning_parameters.json", "hyperpod-node/lib/hyperpod/agent/__main__.py",
+        "hyperpod-node/lib/ClusterShell/NodeSet.py", "hyperpod-node/lib/prometheus_client/__init__.py",
+        "hyperpod-node/spank_plugin/Makefile", "hyperpod-node/units/hyperpod-agent.service",
+    }  # fmt: skip
+    policies = s3.get_object(Bucket="sagemaker-scripts", Key="base/hyperpod-node/policies.json")["Body"].read()
+    assert json.loads(policies)["resume"]["max_attempts"] == 4
+    assert fakes.run("scripts", "sync", str(folder), TARGET, "--spec", str(spec)).code == 2

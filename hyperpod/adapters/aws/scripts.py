@@ -18,6 +18,8 @@ from hyperpod.adapters.aws.client import Aws
 from hyperpod.errors import CommandError, ConfigError, ProviderError, UsageError
 from hyperpod.ports.process import ProcessRunner
 
+BUNDLE: Final = "hyperpod-node"
+INIT_SCRIPT: Final = "on_init_complete.sh"
 HASH: Final = "sha256"
 MODE: Final = "mode"
 _IGNORED: Final = frozenset({".git", "__pycache__", ".DS_Store", ".venv", "node_modules", ".mypy_cache", ".ruff_cache"})
@@ -122,6 +124,36 @@ def read_folder(folder: Path) -> list[Script]:
         found.append(Script(relative.as_posix(), path, content, is_executable))
     if not found:
         raise ConfigError(f"{folder} has no files")
+    return found
+
+
+def node_bundle(root: Path, libraries: Mapping[str, Path], policies: str = "") -> list[Script]:
+    """Return what makes a HyperPod node ours: our programs, the plugin's source, units, and the script that installs.
+
+    Args:
+        root: The checkout: the folder with ``hyperpod``, ``spank_plugin`` and ``lifecycle_scripts``.
+        libraries: Folders of pure Python libraries that the daemons import, by name.
+        policies: The specification's policies as JSON; empty for the defaults.
+    Raises:
+        ConfigError: The checkout lacks a part of it.
+    """
+    parts = {f"{BUNDLE}/lib/hyperpod": root / "hyperpod", f"{BUNDLE}/spank_plugin": root / "spank_plugin",
+             f"{BUNDLE}/units": root / "lifecycle_scripts" / "units"}  # fmt: skip
+    parts |= {f"{BUNDLE}/lib/{name}": folder for name, folder in libraries.items()}
+    found: list[Script] = []
+    for target, folder in parts.items():
+        wanted = read_folder(folder)
+        found += [
+            Script(f"{target}/{script.name}", script.path, script.content, script.is_executable)
+            for script in wanted
+            if not script.name.startswith(("build/", "tests/"))
+        ]
+    entry = root / "lifecycle_scripts" / "aws" / INIT_SCRIPT
+    if not entry.is_file():
+        raise ConfigError(f"{entry} is not there", hint="run this from a checkout of hyperpod")
+    found.append(Script(INIT_SCRIPT, entry, entry.read_bytes(), True))
+    if policies:
+        found.append(Script(f"{BUNDLE}/policies.json", entry, policies.encode(), False))
     return found
 
 
