@@ -664,6 +664,12 @@ def zones(aws: Aws, instance_types: Collection[str] = ()) -> list[str]:
     return found
 
 
+def zone_of_subnet(aws: Aws, subnet: str) -> str:
+    """Return the zone that a subnet is in."""
+    found = aws.call("ec2", "DescribeSubnets", what=f"subnet {subnet}", SubnetIds=[subnet])["Subnets"]
+    return str(found[0]["AvailabilityZone"])
+
+
 def _own_tags(name: str, key: str) -> dict[str, str]:
     return {TAG_NAME: name, tags.PART: key, tags.NAME: f"hyperpod-{name}-{key}"}
 
