@@ -426,7 +426,12 @@ def ssh(cloud: Cloud, node: str, argv: Sequence[str], user: str, cluster: str | 
 
     check_plugin()
     chosen = cloud.choose(cluster)
-    picked = pick_node(cloud.api.nodes(chosen.name), chosen.name, node)
+    nodes = cloud.api.nodes(chosen.name)
+    if node == "head":
+        roles = cloud.roles(chosen)
+        head = next((one for one in nodes if roles.get(one.group) is Role.HEAD), None)
+        node = head.instance_id if head is not None else node
+    picked = pick_node(nodes, chosen.name, node)
     return cloud.place.terminal(shell_argv(session_target(chosen, picked), cloud.api.aws, argv, user))
 
 

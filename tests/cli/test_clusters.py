@@ -315,3 +315,15 @@ def test_the_clusters_of_a_machine_complete_in_the_shell(fakes: Fakes, monkeypat
 
 def test_the_service_is_wired_to_its_hidden_command(fakes: Fakes) -> None:
     assert fakes.run("provider-serve", "demo").code == 3
+
+
+def test_plain_ssh_reaches_local_nodes_by_the_clusters_own_keys(fakes: Fakes, spec: Path) -> None:
+    created(fakes, spec)
+    result = fakes.run("ssh-config", "demo")
+    assert result.code == 0
+    head, *rest = result.out.split("\n\n")
+    assert head.splitlines()[0] == "Host demo-head-1 demo"
+    assert len(rest) == 3
+    assert "StrictHostKeyChecking yes" in head
+    assert "/secrets/admin" in head
+    assert "HostKeyAlias worker-1" in rest[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -331,3 +333,75 @@ def test_debug_shows_requests_and_no_credentials(run: Run) -> None:
     assert result.code == 0
     for secret in ("example-secret", "example-token"):
         assert secret not in result.err
+
+
+def test_the_head_node_is_found_by_itself(
+    run: Run, create: Callable[..., Result], fakes: Fakes, server: ContractServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create()
+    monkeypatch.setattr(session, "check_plugin", lambda: None)
+    run("ssh", "head", *FLAGS)
+    assert fakes.terminal[0][4].endswith(f"_controller-{server.state.clusters['ml'].nodes[0].instance_id}")
+
+
+def test_plain_ssh_reaches_nodes_through_session_manager(
+    run: Run, create: Callable[..., Result], server: ContractServer, tmp_path: Path
+) -> None:
+    create()
+    result = run("ssh-config", "ml", *FLAGS)
+    head, worker = server.state.clusters["ml"].nodes[:2]
+    first, second, _ = result.out.split("\n\n")
+    cluster_id = server.state.clusters["ml"].arn.rpartition("/")[2]
+    address = head.summary()["PrivateDnsHostname"].partition(".")[0]
+    assert first.splitlines()[0] == f"Host ml-controller-1 ml-{address} ml"
+    assert f"--target sagemaker-cluster:{cluster_id}_controller-{head.instance_id} --region us-west-2" in first
+    assert "ml-worker-1" in second
+    assert f"HostKeyAlias ml-{worker.instance_id}" in second
+    config = tmp_path / "config"
+    config.write_text(result.out)
+    if shutil.which("ssh"):
+        shown = subprocess.run(
+            ["ssh", "-G", "-F", str(config), "ml"], capture_output=True, text=True, check=True
+        ).stdout
+        assert "\nuser ubuntu\n" in shown
+        assert "portNumber=%p" in shown or "portNumber=22" in shown
+    assert run("ssh-config", "ml", *FLAGS, "-o", "json").json[0]["User"] == "ubuntu"
+
+
+def test_nodes_are_deleted(run: Run, create: Callable[..., Result], server: ContractServer) -> None:
+    create()
+    assert run("delete-node", "worker-1", "worker-2", "-c", "ml").code == 2
+    result = run("delete-node", "worker-1", "worker-2", "-c", "ml", "--yes")
+    assert (result.code, result.out.count("is removed")) == (0, 2)
+    assert server.state.clusters["ml"].targets["worker"] == 0
+
+
+def test_software_is_updated_by_consent(run: Run, create: Callable[..., Result], server: ContractServer) -> None:
+    create()
+    assert run("update-software", "-c", "ml").code == 2
+    assert run("update-software", "-c", "ml", "--group", "worker", "--yes").out == "ml: worker is being updated\n"
+    assert server.made("UpdateClusterSoftware")[0]["InstanceGroups"] == [{"InstanceGroupName": "worker"}]
+
+
+def test_deep_checks_are_started(run: Run, create: Callable[..., Result], server: ContractServer) -> None:
+    create()
+    assert run("deep-health-check", "-c", "ml").code == 2
+    assert run("deep-health-check", "-c", "ml", "--node", "worker-2", "-o", "json").code == 0
+    (part,) = server.state.health_checks[0]["DeepHealthCheckConfigurations"]
+    assert part["InstanceIds"] == [server.state.clusters["ml"].nodes[2].instance_id]
+    wrong = run("deep-health-check", "-c", "ml", "--group", "controller", "--node", "worker-2")
+    assert "is in group worker" in wrong.err
+
+
+def test_the_services_events_are_shown(run: Run, create: Callable[..., Result], server: ContractServer) -> None:
+    create(NodeProvisioningMode="Continuous")
+    assert "no events" in run("service-events", "-c", "ml").err
+    server.state.events.append(
+        {
+            "EventId": "00000000-0000-0000-0000-000000000000", "ClusterArn": server.state.clusters["ml"].arn,
+            "ClusterName": "ml", "ResourceType": "Instance", "EventTime": "2026-01-01T00:00:00Z",
+            "Description": "replaced", "EventLevel": "Info",
+        }
+    )  # fmt: skip
+    assert "replaced" in run("service-events", "-c", "ml").out
+    assert run("service-events", "-c", "ml", "-o", "json").json[0]["text"] == "replaced"

@@ -1,6 +1,7 @@
-"""Every call that is made to AWS, with why it is made: what the reference page and the policies are written from.
+"""Why each call to AWS is made, and which rights the services ask for on our behalf.
 
-Pure data. A test compares it with the code, so a call that is not listed here does not pass.
+Pure data for the reference page (``tools/aws_calls.py``), which finds the calls themselves in the code. A test holds
+the two together.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from hyperpod.adapters.aws.errors import right_of
-
-SAGEMAKER: Final[Mapping[str, str]] = {
+WHY: Final[Mapping[str, str]] = {
+    "sts.GetCallerIdentity": "whose credentials these are",
     "sagemaker.CreateCluster": "make a cluster",
     "sagemaker.DescribeCluster": "state and counts of a cluster",
-    "sagemaker.DescribeClusterNode": "address of one node",
+    "sagemaker.DescribeClusterNode": "everything about one node",
+    "sagemaker.DescribeTrainingPlan": "whether the training plan is there and active",
     "sagemaker.ListClusters": "the clusters of the account and region",
     "sagemaker.ListClusterNodes": "the nodes of a cluster",
     "sagemaker.ListClusterEvents": "what the service did (clusters with continuous provisioning)",
@@ -25,50 +26,30 @@ SAGEMAKER: Final[Mapping[str, str]] = {
     "sagemaker.BatchDeleteClusterNodes": "remove nodes",
     "sagemaker.StartClusterHealthCheck": "deep health checks on demand",
     "logs.GetLogEvents": "last lines of a failed lifecycle script",
-}
-SCRIPTS: Final[Mapping[str, str]] = {
-    "s3.ListObjectsV2": "which lifecycle scripts are there",
-    "s3.GetObject": "fetch lifecycle scripts",
-    "s3.PutObject": "send lifecycle scripts",
-    "s3.DeleteObject": "take scripts away that were deleted (only with --delete)",
-}
-PREFLIGHT: Final[Mapping[str, str]] = {
-    "sts.GetCallerIdentity": "whose credentials these are",
-    "ec2.DescribeSubnets": "zone and free addresses",
+    "s3.ListObjectsV2": "which scripts are there",
+    "s3.GetObject": "fetch scripts and provisioning_parameters.json",
+    "s3.PutObject": "send scripts",
+    "s3.DeleteObject": "take away scripts that are gone (`--delete` only)",
+    "ec2.DescribeSubnets": "zone, VPC and free addresses",
     "ec2.DescribeSecurityGroups": "rules for EFA and FSx",
     "ec2.DescribeInstanceTypes": "network interfaces of an instance type",
     "ec2.DescribeInstanceTypeOfferings": "whether the zone has the instance type",
     "ec2.DescribeImages": "whether the image is there",
-    "ec2.DescribeNetworkInterfaces": "security groups of the file system",
+    "ec2.DescribeNetworkInterfaces": "addresses, and security groups of file systems",
     "service-quotas.ListServiceQuotas": "quotas for cluster usage",
-    "fsx.DescribeFileSystems": "zone and network of the file system",
-    "s3.ListObjectsV2": "whether the scripts are there",
-    "s3.GetObject": "provisioning_parameters.json and the head of the scripts",
-    "iam.GetRole": "who may take the execution role",
+    "fsx.DescribeFileSystems": "zone, network and mount name of file systems",
+    "iam.GetRole": "who may take the role",
     "iam.SimulatePrincipalPolicy": "whether the role may read the scripts",
-    "sagemaker.DescribeTrainingPlan": "whether the training plan is there and active",
 }
-TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
-    "Provider sagemaker": SAGEMAKER,
-    "hyperpod scripts": SCRIPTS,
-    "hyperpod validate --online": PREFLIGHT,
+BESIDES: Final[Mapping[str, Mapping[str, str]]] = {
+    "Provider sagemaker": {
+        "iam:PassRole": "the groups' execution roles are handed to the service",
+        "iam:CreateServiceLinkedRole": "the first cluster of an account",
+        "sagemaker:AddTags": "a cluster is made with tags",
+        "ssm:StartSession": "`hyperpod ssh`, by the session-manager-plugin",
+        "ssm:TerminateSession": "the same",
+    },
+    "Provider ec2": {"iam:PassRole": "instances take their instance profile's role"},
+    "hyperpod prepare": {"iam:PassRole": "the instance profile gets its role"},
 }
-BESIDES: Final[Mapping[str, str]] = {
-    "iam:PassRole": "CreateCluster and UpdateCluster hand the groups' execution roles on",
-    "iam:CreateServiceLinkedRole": "the first cluster of an account",
-    "sagemaker:AddTags": "CreateCluster with tags",
-    "ssm:StartSession": "hyperpod ssh, by the session-manager-plugin",
-    "ssm:TerminateSession": "the same",
-}
-"""Rights without a call of ours: the services ask for them on our behalf."""
-
-
-def known_calls() -> frozenset[str]:
-    """Return every call, as ``service.Operation``."""
-    return frozenset(call for calls in TOPICS.values() for call in calls)
-
-
-def rights() -> tuple[str, ...]:
-    """Return every right that some call needs, sorted."""
-    found = {right_of(*call.split(".", 1)) for call in known_calls()}
-    return tuple(sorted(found | set(BESIDES)))
+"""Rights without a call of ours, by topic of the page."""
