@@ -16,7 +16,7 @@ from typing import Final
 
 from hyperpod.adapters.aws.resource_config import DEFAULT_PATH, Member, read_membership
 from hyperpod.core.node import InstanceStatus
-from hyperpod.errors import AccessDenied, CommandError, HyperpodError, NotFound, ProviderError, ProviderUnavailable
+from hyperpod.errors import AccessDenied, CommandError, HyperpodError, NotFound, ProviderUnavailable
 from hyperpod.ports.process import ProcessRunner
 from hyperpod.ports.provider import Instance
 
@@ -60,15 +60,21 @@ class OnNodeMachines:
         return tuple(_instance(member) for member in members)
 
     def power_off(self, instance_id: str) -> None:
-        """Refuse: nobody but the service can cut a machine's power.
+        """Ask for the machine's replacement; return when it has left the cluster, which is the only sure sign.
+
+        Nobody but the service can cut its power. Called in the controller's tick, so only Slurm is asked.
 
         Raises:
-            ProviderError: Always, unless the machine has left the cluster.
+            ProviderUnavailable: It is still there, and may still write.
         """
-        if any(instance.id == instance_id for instance in self.observe("")):
-            raise ProviderError(
-                f"HyperPod cannot power {instance_id} off", hint="its node stays with Slurm until it is replaced"
-            )
+        found = next((instance for instance in self.observe("") if instance.id == instance_id), None)
+        if found is None:
+            return
+        self._ask_slurm(found, REPLACE, f"fence {instance_id}")
+        raise ProviderUnavailable(
+            f"{instance_id} is still in the cluster; HyperPod is asked to replace it",
+            hint="its jobs start elsewhere when it is gone",
+        )
 
     def reboot(self, instance_id: str) -> None:
         """Ask for a restart.
@@ -95,9 +101,7 @@ class OnNodeMachines:
         return now
 
     def _ask(self, verb: str, instance: Instance, reason: str, token: str) -> None:
-        if token in self._asked:
-            return
-        if self.ask_api is not None:
+        if self.ask_api is not None and token not in self._asked:
             try:
                 self.ask_api(verb, instance.id)
                 self._asked.add(token)
@@ -105,6 +109,11 @@ class OnNodeMachines:
             except AccessDenied as error:
                 logger.info("node=%s the API is not allowed, Slurm is asked error=%s", instance.node, error)
                 self.ask_api = None
+        self._ask_slurm(instance, reason, token)
+
+    def _ask_slurm(self, instance: Instance, reason: str, token: str) -> None:
+        if token in self._asked:
+            return
         try:
             # Exact and case-sensitive: near misses are ignored without a word.
             self.processes.run(

@@ -106,13 +106,26 @@ def test_the_api_is_asked_first_and_left_alone_without_the_right(path: Path, pro
     machines.replace("ip-10-1-0-6", "i-00000000000000003", "k2")
     assert processes.calls[-1][2] == "nodename=ip-10-1-0-6"
     machines.reboot("i-00000000000000002")
-    assert len(asked) == 2
+    assert len(asked) == 2  # refused once, not asked again
 
 
-def test_power_cannot_be_cut(machines: OnNodeMachines) -> None:
-    with pytest.raises(errors.ProviderError, match="cannot power"):
-        machines.power_off("i-00000000000000002")
-    machines.power_off("i-0000000000000dead")
+def test_a_fence_holds_only_when_the_machine_has_left_the_cluster(
+    machines: OnNodeMachines, processes: FakeProcesses, path: Path
+) -> None:
+    for _ in range(3):
+        with pytest.raises(errors.ProviderUnavailable, match="still in the cluster"):
+            machines.power_off("i-00000000000000002")
+    assert [call[-1] for call in processes.calls] == ["reason=Action:Replace"]
+    path.write_text(path.read_text().replace("i-00000000000000002", "i-00000000000000009"))
+    machines.power_off("i-00000000000000002")
+
+
+def test_the_api_is_never_waited_for_by_a_fence(path: Path, processes: FakeProcesses) -> None:
+    def ask(verb: str, instance_id: str) -> None:
+        raise AssertionError("the tick would wait")
+
+    with pytest.raises(errors.ProviderUnavailable):
+        OnNodeMachines(processes, path, ask_api=ask).power_off("i-00000000000000002")
 
 
 def test_roles_may_come_from_the_parameters_file(path: Path, tmp_path: Path) -> None:
