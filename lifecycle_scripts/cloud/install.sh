@@ -5,9 +5,10 @@
 set -euo pipefail
 
 export DEBIAN_FRONTEND=noninteractive
-packages=(munge jq curl iproute2 iptables procps openssh-server python3 python3-typer python3-rich python3-pydantic
-	python3-tenacity python3-prometheus-client python3-clustershell python3-yaml python3-boto3)
-if [[ ! -x /opt/slurm/sbin/slurmd ]]; then packages+=(slurmctld slurmd slurm-client gcc make libslurm-dev); fi
+packages=(munge jq curl iproute2 iptables procps openssh-server nfs-common nfs-kernel-server
+	python3 python3-typer python3-rich python3-pydantic python3-tenacity python3-prometheus-client
+	python3-clustershell python3-yaml python3-boto3)
+if [[ ! -x /opt/slurm/sbin/slurmd ]]; then packages+=(slurmctld slurmd slurm-client sackd gcc make libslurm-dev); fi
 
 missing=()
 for package in "${packages[@]}"; do
@@ -25,7 +26,7 @@ if ((${#missing[@]})); then
 		sleep 15
 	done
 fi
-systemctl disable --now slurmctld.service slurmd.service sackd.service 2>/dev/null || true
+systemctl disable --now slurmctld.service slurmd.service sackd.service nfs-server.service 2>/dev/null || true
 
 getent passwd ubuntu >/dev/null || useradd --uid 1000 --no-create-home --home-dir /home/ubuntu --shell /bin/bash ubuntu
 getent passwd slurm >/dev/null || useradd --system --no-create-home --shell /usr/sbin/nologin slurm

@@ -70,7 +70,10 @@ class AccountAws(Aws):
         # Reading the library's models is most of the time of a test, so its clients are made once.
         super().__init__(region=REGION, sleep=lambda _seconds: None, max_tries=3, _clients=_CLIENTS)
         self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.answers: dict[str, list[dict[str, Any]]] = {}
+        self.answers: dict[str, list[dict[str, Any]]] = {
+            "DescribePlacementGroups": [{"PlacementGroups": []}], "CreatePlacementGroup": [{}],
+            "DeletePlacementGroup": [{}],
+        }  # fmt: skip
         self._plans: list[tuple[str, str, BaseException]] = []
 
     def fail_next(self, operation: str, code: str, *, when: str = "before", message: str = "refused") -> None:

@@ -42,6 +42,7 @@ from hyperpod.adapters.aws.machines import (
     parse_machine,
     parse_machines,
 )
+from hyperpod.adapters.aws.placement import placement_groups
 from hyperpod.adapters.nodeconfig import render_hosts, render_known_hosts, resource_config
 from hyperpod.core.finding import Finding
 from hyperpod.core.names import split_node_name
@@ -69,6 +70,8 @@ _JUST_MADE: Final = timedelta(minutes=2)
 """So long EC2 may not know a new instance when it is asked about it."""
 _POLL_S: Final = 2.0
 _IDS_PER_CALL: Final = 100
+_FENCE_S: Final = 4.0
+"""How long a tick of the controller may be held up."""
 
 
 @dataclass
@@ -88,8 +91,9 @@ class Ec2Provider:
         folder: Its folder in S3.
         groups: How the machines of each group are made; only ``launch`` needs it. A replacement uses the group's
             launch template as it is.
-        wait_s: How long a machine's end is waited for. On the head node, where a tick must not be held up, it is
-            short: the call fails with a delay and is made again.
+        wait_s: How long a machine's end is waited for.
+        fence_s: The same for ``power_off``. On the head node, where a tick must not be held up, it is short: the call
+            fails with a delay and is made again. Default: as ``wait_s``.
         sleep, monotonic, now: The clock.
     """
 
@@ -101,6 +105,7 @@ class Ec2Provider:
         groups: Mapping[str, GroupSettings] | None = None,
         *,
         wait_s: float = 600.0,
+        fence_s: float | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -108,8 +113,9 @@ class Ec2Provider:
         self.aws = aws
         self.cluster = cluster
         self.folder = folder
-        self._groups = dict(groups or {})
+        self.groups = dict(groups or {})
         self._wait_s = wait_s
+        self._fence_s = wait_s if fence_s is None else fence_s
         self._sleep = sleep
         self._monotonic = monotonic
         self._now = now
@@ -219,7 +225,7 @@ class Ec2Provider:
             return
         if machine.state in ("pending", "running", "stopping"):
             self._stop(machine)
-        self._await({instance_id}, {"stopped", "terminated"}, "stop")
+        self._await({instance_id}, {"stopped", "terminated"}, "stop", self._fence_s)
 
     def power_on(self, instance_id: str) -> None:
         """Start a machine that was powered off; a running one is left alone."""
@@ -365,6 +371,14 @@ class Ec2Provider:
                 f"launch template {template['LaunchTemplateName']}",
                 partial(self.aws.call, "ec2", "DeleteLaunchTemplate", repeat=True, LaunchTemplateId=identity),
             )
+        try:
+            groups = placement_groups(self.aws, self.cluster)
+        except HyperpodError as error:
+            groups = []
+            report.left.append(f"placement groups of cluster {self.cluster}: {error.message}")
+        for name in groups:
+            remove = partial(self.aws.call, "ec2", "DeletePlacementGroup", repeat=True, GroupName=name)
+            _attempt(report, f"placement group {name}", remove)
         if not keep_folder:
             try:
                 names = [entry.name for entry in self.folder.entries()]
@@ -380,7 +394,7 @@ class Ec2Provider:
     # --- launching
 
     def _launch_group(self, group: str, wanted: Sequence[NodeLaunch], seen: Collection[str]) -> list[Machine]:
-        settings = self._groups.get(group)
+        settings = self.groups.get(group)
         if settings is None:
             raise ConfigError(f"no settings for instance group {group} of cluster {self.cluster}")
         data = template_data(settings, self.cluster, group)
@@ -584,9 +598,10 @@ class Ec2Provider:
         self._forget_birth(machine.id)
         self.aws.call("ec2", "StartInstances", what=f"instance {machine.id}", repeat=True, InstanceIds=[machine.id])
 
-    def _await(self, ids: Collection[str], states: Collection[str], what: str) -> None:
+    def _await(self, ids: Collection[str], states: Collection[str], what: str, wait_s: float | None = None) -> None:
         """Wait until EC2 says of every instance that it is in one of the states; one that is forgotten has ended."""
-        deadline = self._monotonic() + self._wait_s
+        wait_s = self._wait_s if wait_s is None else wait_s
+        deadline = self._monotonic() + wait_s
         left = set(ids)
         while True:
             now = self._states(sorted(left))
@@ -595,7 +610,7 @@ class Ec2Provider:
                 return
             if self._monotonic() >= deadline:
                 shown = ", ".join(f"{identity} is {now[identity]}" for identity in sorted(left)[:3])
-                raise ProviderUnavailable(f"EC2 has not let {what} after {self._wait_s:g} s: {shown}", hint="try again")
+                raise ProviderUnavailable(f"EC2 has not let {what} after {wait_s:g} s: {shown}", hint="try again")
             self._sleep(min(_POLL_S, max(deadline - self._monotonic(), 0.05)))
 
     def _states(self, ids: Sequence[str]) -> dict[str, str]:
@@ -764,6 +779,22 @@ class Ec2Provider:
     def _check_cluster(self, names: Collection[str]) -> None:
         if set(names) != {self.cluster}:
             raise ConfigError(f"this is about cluster {self.cluster}, not {', '.join(sorted(names))}")
+
+
+def on_head_node(config: Mapping[str, Any]) -> Ec2Provider:
+    """Return the provider as the controller uses it, with the rights of its machine's own role.
+
+    Args:
+        config: ``cluster``, ``region``, ``bucket`` and ``prefix``, as ``controller.json`` has them.
+    Raises:
+        ConfigError: One is missing.
+    """
+    for key in ("cluster", "region", "bucket", "prefix"):
+        if not config.get(key):
+            raise ConfigError(f"controller.json: provider.{key} is missing; a provider of kind ec2 needs it")
+    aws = Aws(region=str(config["region"]))
+    folder = ClusterFolder(aws, str(config["bucket"]), str(config["prefix"]))
+    return Ec2Provider(aws, str(config["cluster"]), folder, fence_s=_FENCE_S)
 
 
 def _launch_of(slot: Mapping[str, Any]) -> NodeLaunch:

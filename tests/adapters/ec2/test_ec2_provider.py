@@ -15,6 +15,7 @@ from hyperpod.adapters.aws.folder import ClusterFolder, default_prefix
 from hyperpod.adapters.aws.instance_types import InstanceType
 from hyperpod.adapters.aws.launch_template import GroupSettings, find_templates
 from hyperpod.adapters.aws.machines import Machine, holders
+from hyperpod.controller.__main__ import machines_of
 from hyperpod.errors import (
     ConfigError,
     InvalidState,
@@ -451,7 +452,7 @@ def test_power_off_returns_only_when_the_machine_has_stopped(
 def test_on_the_head_node_a_slow_stop_is_no_stop_yet(
     aws: AccountAws, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provider = make_provider(aws, site, wait_s=4.0)
+    provider = make_provider(aws, site, fence_s=4.0)
     ids = ready(provider)
     monkeypatch.setattr(provider, "_states", lambda ids: dict.fromkeys(ids, "stopping"))
 
@@ -610,3 +611,14 @@ def test_an_unknown_node_is_not_invented(provider: Ec2Provider) -> None:
 
     with pytest.raises(NotFound, match="worker-9"):
         provider.replace("worker-9", "i-00000000000000abc", "t")
+
+
+def test_the_controller_gets_the_provider_that_its_configuration_names() -> None:
+    config = {"kind": "ec2", "cluster": "demo", "region": "us-west-2", "bucket": "b", "prefix": "hyperpod/demo"}
+
+    machines = machines_of(config)
+
+    assert isinstance(machines, Ec2Provider)
+    assert machines.folder.uri == "s3://b/hyperpod/demo/"
+    with pytest.raises(ConfigError, match="bucket"):
+        machines_of({**config, "bucket": ""})
