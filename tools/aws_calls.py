@@ -18,6 +18,7 @@ from hyperpod.adapters.aws.calls import BESIDES, WHY
 from hyperpod.adapters.aws.errors import right_of
 from tools.cluster import ROOT
 
+# The files of a topic; the last has those that no other names.
 TOPICS: Mapping[str, tuple[str, ...]] = {
     "Provider sagemaker": (
         "client.py", "sagemaker.py", "sagemaker_provider.py", "sagemaker_wait.py", "session.py", "on_node.py",
@@ -26,10 +27,7 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
     "hyperpod scripts": ("scripts.py",),
     "hyperpod validate --online": ("preflight.py",),
     "hyperpod prepare": ("prepare.py",),
-    "Provider ec2": (
-        "client.py", "ec2.py", "launch_template.py", "instance_types.py", "machines.py", "folder.py", "commands.py",
-        "cluster_keys.py", "user_data.py",
-    ),
+    "Provider ec2": (),
 }  # fmt: skip
 PLACES = ("hyperpod/adapters/aws", "hyperpod/cli")
 _HEAD = """# Calls to AWS
@@ -72,19 +70,13 @@ def calls_by_topic() -> dict[str, list[str]]:
     """Return the calls of each topic, as ``service.Operation``, sorted."""
     files = [path for place in PLACES for path in sorted((ROOT / place).glob("*.py"))]
     found: dict[str, list[str]] = {}
+    named = {name for names in TOPICS.values() for name in names} - {"client.py"}
     for topic, names in TOPICS.items():
-        texts = [path.read_text() for path in files if path.name in names]
+        texts = [path.read_text() for path in files if path.name in names or (not names and path.name not in named)]
         calls = {f"{service}.{operation}" for text in texts for service, operation in calls_in(text)}
         if calls:
             found[topic] = sorted(calls)
     return found
-
-
-def files_without_topic() -> list[str]:
-    """Return the sources that make calls and are in no topic."""
-    named = {name for names in TOPICS.values() for name in names}
-    paths = [path for place in PLACES for path in sorted((ROOT / place).glob("*.py"))]
-    return [path.name for path in paths if path.name not in named and list(calls_in(path.read_text()))]
 
 
 def rights_of(calls: list[str]) -> list[str]:

@@ -95,10 +95,12 @@ def remote_parameters(cloud: Cloud, data: Mapping[str, Any]) -> Path | None:
     Returns:
         A local copy; None when the file does not need it, or it is not there.
     """
-    groups = [group for group in data.get("InstanceGroups") or () if isinstance(group, Mapping)]
+    listed = data.get("InstanceGroups")
+    groups = [group for group in listed if isinstance(group, Mapping)] if isinstance(listed, list) else []
     if any(group.get("SlurmConfig") for group in groups):
         return None
-    sources = dict.fromkeys(str((group.get("LifeCycleConfig") or {}).get("SourceS3Uri") or "") for group in groups)
+    scripts = [group.get("LifeCycleConfig") for group in groups]
+    sources = dict.fromkeys(str(one.get("SourceS3Uri") or "") for one in scripts if isinstance(one, Mapping))
     for source in sources:
         parts = urlsplit(source)
         if parts.scheme != "s3":
@@ -106,7 +108,8 @@ def remote_parameters(cloud: Cloud, data: Mapping[str, Any]) -> Path | None:
         key = f"{parts.path.strip('/')}/provisioning_parameters.json".lstrip("/")
         try:
             answer = cloud.api.aws.call("s3", "GetObject", what=f"{source}", Bucket=parts.netloc, Key=key)
-        except (NotFound, AccessDenied):
+        except (NotFound, AccessDenied) as error:
+            say(f"note: no roles of the groups from s3://{parts.netloc}/{key}: {error.message}")
             continue
         path = _scratch() / "provisioning_parameters.json"
         path.write_bytes(answer["Body"].read())
@@ -133,6 +136,13 @@ def create(
         say(f"cluster {name} is asked for")
         _finish(cloud, name, ("created",), wait, output)
         return
+    if found.status in ("Failed", "Deleting"):
+        what = "wait until it is gone" if found.status == "Deleting" else f"hyperpod delete-cluster {name}{cloud.flags}"
+        raise InvalidState(
+            f"create cluster {name}",
+            f"there, and {found.status}{_because(found)}",
+            hint=f"{what}, then create it again",
+        )
     update = Update({}) if found.status == "Creating" else update_request(spec, found.details)
     if dry_run:
         if output is Output.JSON:
@@ -143,6 +153,10 @@ def create(
             say(f"cluster {name}: nothing to do")
         return
     _change(cloud, found, update, yes=yes, wait=wait, output=output)
+
+
+def _because(cluster: Cluster) -> str:
+    return f" ({cluster.failure})" if cluster.failure else ""
 
 
 def set_count(

@@ -248,7 +248,7 @@ def _load(
     if provider:
         settings.append(f"Hyperpod.Provider={place.provider_kind(provider)}")
     cloud = None
-    if parameters is None and _is_for_hyperpod(path, settings):
+    if parameters is None and _is_for_hyperpod(path, settings, place.env.get("HYPERPOD_PROVIDER", "")):
         from hyperpod.cli.cloud import open_cloud, read_request, remote_parameters
 
         if not (path.parent / "provisioning_parameters.json").is_file():
@@ -271,15 +271,15 @@ def _load(
     return loaded.spec, None
 
 
-def _is_for_hyperpod(path: Path, settings: list[str]) -> bool:
+def _is_for_hyperpod(path: Path, settings: list[str], by_env: str) -> bool:
     """Say whether a file is one for the HyperPod API whose roles may lie with its scripts; judges nothing else."""
     from hyperpod.config.document import read_document
 
     named = [setting.partition("=")[2] for setting in settings if setting.partition("=")[0] == "Hyperpod.Provider"]
     data = read_document(path).data
     block = data.get("Hyperpod")
-    given = named[-1] if named else block.get("Provider", "sagemaker") if isinstance(block, dict) else "sagemaker"
-    return str(given) == "sagemaker"
+    in_file = block.get("Provider", "sagemaker") if isinstance(block, dict) else "sagemaker"
+    return str(named[-1] if named else by_env or in_file) == "sagemaker"
 
 
 def _stored(place: Place, cluster: str) -> ClusterSpec | None:

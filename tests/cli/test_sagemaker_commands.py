@@ -18,6 +18,7 @@ from surroundings import Fakes, Result
 from hyperpod.adapters.aws import session
 from hyperpod.adapters.aws.client import Aws
 from hyperpod.errors import UsageError
+from tests.aws_server.guard import forbid_the_network
 from tests.aws_server.server import ContractServer
 from tests.aws_server.specs import request, write_spec
 
@@ -27,6 +28,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def _no_real_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_the_network(monkeypatch)
     for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {
@@ -405,3 +407,31 @@ def test_the_services_events_are_shown(run: Run, create: Callable[..., Result], 
     )  # fmt: skip
     assert "replaced" in run("service-events", "-c", "ml").out
     assert run("service-events", "-c", "ml", "-o", "json").json[0]["text"] == "replaced"
+
+
+@pytest.mark.parametrize(("status", "words"), [("Failed", "delete-cluster ml"), ("Deleting", "wait until it is gone")])
+def test_a_cluster_that_failed_is_not_created_over(
+    create: Callable[..., Result], server: ContractServer, status: str, words: str
+) -> None:
+    create()
+    server.state.clusters["ml"].status = status
+    result = create()
+    assert result.code == 4
+    assert words in result.err
+
+
+def test_files_that_make_no_sense_are_told_without_a_call(run: Run, tmp_path: Path, aws: Aws) -> None:
+    for groups in ("x", [1], [{"LifeCycleConfig": "x"}]):
+        assert (
+            run("create-cluster", str(write_spec(tmp_path, {"ClusterName": "a", "InstanceGroups": groups}))).code == 2
+        )
+    assert aws.counts == {}
+
+
+def test_the_environments_provider_is_stronger_than_the_files(fakes: Fakes, tmp_path: Path, aws: Aws) -> None:
+    fakes.place.env = {**fakes.place.env, "HYPERPOD_PROVIDER": "ec2"}
+    data = request()
+    for group in data["InstanceGroups"]:
+        del group["SlurmConfig"]
+    fakes.run("create-cluster", str(write_spec(tmp_path, data)))
+    assert aws.counts == {}

@@ -14,6 +14,7 @@ from surroundings import Fakes
 from hyperpod.adapters.aws import preflight
 from hyperpod.adapters.aws.client import Aws
 from hyperpod.adapters.aws.preflight import Result, Verdict
+from tests.aws_server.guard import forbid_the_network
 from tests.aws_server.specs import request, write_spec
 
 TARGET = "s3://sagemaker-scripts/base"
@@ -21,6 +22,7 @@ TARGET = "s3://sagemaker-scripts/base"
 
 @pytest.fixture(autouse=True)
 def _account(monkeypatch: pytest.MonkeyPatch, fakes: Fakes) -> None:
+    forbid_the_network(monkeypatch)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "example")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hyperpod.adapters.aws.client import Aws
+from tests.aws_server.guard import forbid_the_network
 from tests.aws_server.server import ContractServer
 
 DUMMY = {
@@ -27,6 +28,7 @@ def _no_real_account(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test can reach an account or a metadata service."""
     for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
+    forbid_the_network(monkeypatch)
     for name, value in DUMMY.items():
         monkeypatch.setenv(name, value)
 

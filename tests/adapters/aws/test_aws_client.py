@@ -108,6 +108,8 @@ def test_the_log_of_requests_has_no_credentials(
     aws: Aws, stubbed: Stubbed, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    # Libraries that other tests load switch off all loggers that were there before them.
+    monkeypatch.setattr(logging.getLogger("hyperpod.adapters.aws.client"), "disabled", False)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(errors.ProviderUnavailable):
         Aws(sleep=lambda _: None, max_tries=1).call("sagemaker", "ListClusters", NameContains="abc")

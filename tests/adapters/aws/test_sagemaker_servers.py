@@ -15,7 +15,9 @@ from hyperpod import errors
 from hyperpod.adapters.aws.client import Aws
 from hyperpod.adapters.aws.sagemaker import SageMaker
 from tests.aws_server.server import ContractServer
-from tests.aws_server.specs import request, spec_of
+from tests.aws_server.specs import request, spec_of, write_spec
+
+ROOT = Path(__file__).parents[3]
 
 
 @mock_aws
@@ -62,3 +64,29 @@ def test_the_library_is_loaded_only_for_a_call() -> None:
     program = "import sys; from hyperpod.adapters.aws.client import Aws; Aws(); print('boto3' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, timeout=30)
     assert done.stdout == "False\n"
+
+
+def test_the_program_itself_works_over_http(
+    server: ContractServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.state.looks_to_run = 1
+    path = write_spec(tmp_path, request())
+    with server.serve() as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        monkeypatch.setenv("HYPERPOD_PROVIDER", "sagemaker")
+
+        def run(*argv: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-m", "hyperpod.cli.app", *argv],
+                capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60, check=False,
+            )  # fmt: skip
+
+        made = run("create-cluster", "--cli-input-json", f"file://{path}")
+        assert made.returncode == 0, made.stderr
+        shown = run("describe-cluster", "ml", "--debug")
+        assert "InService" in shown.stdout
+        assert "operation=DescribeCluster" in shown.stderr
+        assert os.environ["AWS_SECRET_ACCESS_KEY"] not in shown.stderr
+        assert os.environ["AWS_SESSION_TOKEN"] not in shown.stderr
+        missing = run("describe-cluster", "other")
+        assert (missing.returncode, missing.stdout) == (3, "")
