@@ -88,17 +88,21 @@ class OnNodeMachines:
         self._ask("reboot", found, REBOOT, f"reboot {instance_id}")
 
     def replace(self, node: str, instance_id: str, token: str) -> Instance:
-        """Ask for another machine in a slot; a repetition, and one for a machine that has left it, ask for nothing.
+        """Ask for another machine in a slot, and return it once it is there; until then the call is to be repeated.
+
+        A repetition asks for nothing, and so does a call for a machine that has left the slot.
 
         Raises:
             NotFound: The cluster has no such node.
+            ProviderUnavailable: The old machine is still there: the service takes its time.
         """
         now = next((i for i in self.observe("") if i.node == node), None)
         if now is None:
             raise NotFound(f"the cluster has no node {node}")
-        if now.id == instance_id:
-            self._ask("replace", now, REPLACE, token)
-        return now
+        if now.id != instance_id:
+            return now
+        self._ask("replace", now, REPLACE, token)
+        raise ProviderUnavailable(f"HyperPod is asked to replace {instance_id}; it is still there")
 
     def _ask(self, verb: str, instance: Instance, reason: str, token: str) -> None:
         if self.ask_api is not None and token not in self._asked:

@@ -65,7 +65,8 @@ def test_a_file_that_cannot_be_read_is_no_empty_cluster(machines: OnNodeMachines
 
 def test_a_replacement_is_asked_for_to_the_letter_and_once(machines: OnNodeMachines, processes: FakeProcesses) -> None:
     for _ in range(3):
-        assert machines.replace("ip-10-1-0-5", "i-00000000000000002", "key").id == "i-00000000000000002"
+        with pytest.raises(errors.ProviderUnavailable, match="still there"):
+            machines.replace("ip-10-1-0-5", "i-00000000000000002", "key")
     assert processes.calls == [["scontrol", "update", "nodename=ip-10-1-0-5", "state=fail", "reason=Action:Replace"]]
     assert parse_admin_action(processes.calls[0][-1].partition("=")[2]) is not None
 
@@ -100,10 +101,12 @@ def test_the_api_is_asked_first_and_left_alone_without_the_right(path: Path, pro
             raise errors.AccessDenied("no right to do sagemaker:BatchReplaceClusterNodes")
 
     machines = OnNodeMachines(processes, path, ask_api=ask)
-    machines.replace("ip-10-1-0-5", "i-00000000000000002", "k1")
+    with pytest.raises(errors.ProviderUnavailable):
+        machines.replace("ip-10-1-0-5", "i-00000000000000002", "k1")
     assert (asked, processes.calls) == ([("replace", "i-00000000000000002")], [])
     denied[0] = True
-    machines.replace("ip-10-1-0-6", "i-00000000000000003", "k2")
+    with pytest.raises(errors.ProviderUnavailable):
+        machines.replace("ip-10-1-0-6", "i-00000000000000003", "k2")
     assert processes.calls[-1][2] == "nodename=ip-10-1-0-6"
     machines.reboot("i-00000000000000002")
     assert len(asked) == 2  # refused once, not asked again
