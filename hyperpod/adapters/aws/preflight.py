@@ -184,7 +184,9 @@ def check_quotas(p: Preflight) -> Iterator[Result]:
                 wanted[kind] += int(group["InstanceCount"])
     quotas = {
         str(quota["QuotaName"]): float(quota["Value"])
-        for quota in p.aws.pages("service-quotas", "ListServiceQuotas", "Quotas", ServiceCode="sagemaker")
+        for quota in p.aws.pages(
+            "service-quotas", "ListServiceQuotas", "Quotas", ServiceCode="sagemaker", MaxResults=100
+        )
     }
     for kind, count in sorted(wanted.items()):
         name = f"{kind} for cluster usage"
@@ -504,14 +506,13 @@ def check_role_reads_scripts(p: Preflight) -> Iterator[Result]:
     asked: set[tuple[str, str]] = set()
     for source, groups in p.sources.items():
         bucket, key = split_source(source)
+        arn = f"arn:{partition_of(p.aws.region_name)}:s3:::{bucket}"
         for role in sorted({str(group["ExecutionRole"]) for group in groups if group.get("ExecutionRole")}):
             if (role, source) in asked:
                 continue
             asked.add((role, source))
             denied = []
-            for action, resource in zip(
-                _READ_RIGHTS, (f"arn:aws:s3:::{bucket}/{key}*", f"arn:aws:s3:::{bucket}"), strict=True
-            ):
+            for action, resource in zip(_READ_RIGHTS, (f"{arn}/{key}*", arn), strict=True):
                 answer = p.aws.call(
                     "iam", "SimulatePrincipalPolicy", what=f"role {role}", repeat=True, PolicySourceArn=role,
                     ActionNames=[action], ResourceArns=[resource],
@@ -563,6 +564,11 @@ def split_source(source: str) -> tuple[str, str]:
     parts = urlsplit(source)
     key = parts.path.strip("/")
     return parts.netloc, f"{key}/" if key else ""
+
+
+def partition_of(region: str) -> str:
+    """Return the partition that a region belongs to, as it stands in ARNs."""
+    return {"cn": "aws-cn", "us-gov": "aws-us-gov"}.get(region.rpartition("-")[0].rpartition("-")[0], "aws")
 
 
 def _roles(p: Preflight) -> list[str]:

@@ -14,7 +14,7 @@ from moto import mock_aws
 
 from hyperpod import errors
 from hyperpod.adapters.aws.client import Aws
-from hyperpod.adapters.aws.preflight import CHECKS, Preflight, Result, Verdict, name_of, run_checks
+from hyperpod.adapters.aws.preflight import CHECKS, Preflight, Result, Verdict, name_of, partition_of, run_checks
 from tests.aws_server.specs import request, spec_of
 
 SUBNET, GROUP, FILES = "subnet-0123456789abcdef0", "sg-0123456789abcdef0", "fs-0123456789abcdef0"
@@ -253,6 +253,11 @@ def test_an_efa_free_cluster_needs_no_egress_rule(look: Callable[..., list[Resul
     for kind in account.answers["ec2.DescribeInstanceTypes"]["InstanceTypes"]:
         kind["NetworkInfo"] = {"EfaSupported": False}
     assert not_passed(look()) == []
+
+
+def test_arns_are_those_of_the_regions_partition() -> None:
+    regions = ("us-west-2", "cn-north-1", "us-gov-west-1", "ap-southeast-2")
+    assert [partition_of(region) for region in regions] == ["aws", "aws-cn", "aws-us-gov", "aws"]
 
 
 def test_two_zones_are_one_too_many(look: Callable[..., list[Result]], account: Account) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
@@ -14,15 +15,27 @@ from moto import mock_aws
 from hyperpod import errors
 from hyperpod.adapters.aws.client import Aws
 from hyperpod.adapters.aws.sagemaker import SageMaker
+from hyperpod.adapters.aws.sagemaker_wait import Waiter
 from tests.aws_server.server import ContractServer
 from tests.aws_server.specs import request, spec_of, write_spec
 
 ROOT = Path(__file__).parents[3]
 
 
-@mock_aws
-def test_a_cluster_lives_on_moto(tmp_path: Path) -> None:
-    api = SageMaker(Aws(region="us-west-2"))
+@pytest.fixture(params=["moto", "contract"])
+def account(request: pytest.FixtureRequest, server: ContractServer) -> Iterator[Aws]:
+    """The same calls on both; where ours differs from moto, ours is wrong."""
+    if request.param == "contract":
+        server.state.looks_to_run = 1
+        yield Aws(region="us-west-2", session=server.session(), sleep=lambda _: None)
+        return
+    with mock_aws():
+        yield Aws(region="us-west-2", sleep=lambda _: None)
+
+
+def test_a_cluster_lives_on_every_server(account: Aws, tmp_path: Path) -> None:
+    api = SageMaker(account)
+    assert api.clusters() == []
     api.create(spec_of(tmp_path, request(workers=90)))
     with pytest.raises(errors.AlreadyExists):
         api.create(spec_of(tmp_path, request()))
@@ -30,9 +43,12 @@ def test_a_cluster_lives_on_moto(tmp_path: Path) -> None:
     assert (cluster.status, [(g.name, g.current) for g in cluster.groups]) == (
         "InService", [("controller", 1), ("worker", 90)],
     )  # fmt: skip
-    assert len(api.nodes("ml")) == 91
+    nodes = api.nodes("ml")
+    assert (len(nodes), {node.status for node in nodes}) == (91, {"Running"})
+    assert {node.group for node in nodes} == {"controller", "worker"}
     assert [c.name for c in api.clusters()] == ["ml"]
     assert api.delete("ml")
+    Waiter(api, sleep=lambda _: None).until_gone("ml")
     assert api.find("ml") is None
     assert not api.delete("ml")
 
