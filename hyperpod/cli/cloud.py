@@ -7,6 +7,7 @@ Owns what they show and ask there. The commands themselves are in ``cluster`` an
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,11 @@ class Cloud:
     place: Place
     api: SageMaker
     flags: str
+
+    @property
+    def commands(self) -> Any:
+        """The module with what the commands do with this kind of account."""
+        return sys.modules[__name__]
 
     @property
     def where(self) -> str:

@@ -29,10 +29,11 @@ from hyperpod.cli.options import (
 from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, print_result, say
 from hyperpod.core.node import InstanceStatus, Role
-from hyperpod.errors import ConfigError, HyperpodError, InvalidState, NotFound, UsageError
+from hyperpod.errors import HyperpodError, InvalidState, NotFound, UsageError
 
 if TYPE_CHECKING:
     from hyperpod.cli.cloud import Cloud
+    from hyperpod.cli.ec2 import Ec2Cloud
     from hyperpod.core.provision import ProvisionPlan
     from hyperpod.core.spec import ClusterSpec
     from hyperpod.ports.provider import Instance
@@ -134,9 +135,7 @@ def create_cluster(
     path = _input(_one_spec(spec, file, cli_input_json))
     wanted, cloud = _load(place, path, provisioning_parameters, set_, provider, region, profile)
     if cloud is not None:
-        from hyperpod.cli.cloud import create
-
-        create(cloud, wanted, dry_run=dry_run, yes=yes, wait=wait, output=output)
+        cloud.commands.create(cloud, wanted, dry_run=dry_run, yes=yes, wait=wait, output=output)
         return
     old = _stored(place, wanted.cluster_name)
     _change(place, wanted, old, dry_run, follow, keep_failed, yes or old is None, False, output)
@@ -177,11 +176,9 @@ def update_cluster(
         if spec or file:
             raise UsageError("give SPEC, or --group and --count, not both")
         if place.provider_kind(provider) != "local":
-            from hyperpod.cli.cloud import open_cloud, set_count
-
-            cloud = open_cloud(place, provider, region, profile)
+            cloud = cloud_of(place, provider, region, profile)
             assert cloud is not None
-            set_count(cloud, cluster, group, count, dry_run=dry_run, wait=wait, output=output)
+            cloud.commands.set_count(cloud, cluster, group, count, dry_run=dry_run, wait=wait, output=output)
             return
         from hyperpod.core.spec import with_counts
 
@@ -196,9 +193,7 @@ def update_cluster(
         if cluster and cluster != wanted.cluster_name:
             raise UsageError(f"SPEC is for cluster {wanted.cluster_name}, --cluster says {cluster}")
         if cloud is not None:
-            from hyperpod.cli.cloud import create
-
-            create(cloud, wanted, dry_run=dry_run, yes=yes, wait=wait, output=output, update_only=True)
+            cloud.commands.create(cloud, wanted, dry_run=dry_run, yes=yes, wait=wait, output=output, update_only=True)
             return
         place.choose(wanted.cluster_name)
         old = _stored(place, wanted.cluster_name)
@@ -239,8 +234,8 @@ def _load(
     provider: str | None,
     region: str | None,
     profile: str | None,
-) -> tuple[ClusterSpec, Cloud | None]:
-    """Load a specification; with the account where it is a HyperPod cluster's."""
+) -> tuple[ClusterSpec, Cloud | Ec2Cloud | None]:
+    """Load a specification; with the account where it is a cluster of AWS's."""
     from hyperpod.cli.spec import load_for_command
     from hyperpod.core.spec import Provider
 
@@ -262,12 +257,10 @@ def _load(
         from hyperpod.cli.cloud import open_cloud
 
         return loaded.spec, cloud or open_cloud(place, kind.value, region, profile)
-    if kind is not Provider.LOCAL:
-        raise ConfigError(
-            f"{path}: at Hyperpod.Provider: this release makes clusters on this machine (local) and of HyperPod "
-            f"(sagemaker), not with {kind.value}",
-            hint="--set Hyperpod.Provider=local tries the file here; hyperpod validate checks it for any provider",
-        )
+    if kind is Provider.EC2:
+        from hyperpod.cli.ec2 import open_ec2
+
+        return loaded.spec, open_ec2(place, region, profile)
     return loaded.spec, None
 
 
@@ -483,8 +476,7 @@ def list_clusters(
     place = place_of(ctx)
     cloud = cloud_of(place, provider, region, profile)
     if cloud is not None:
-        from hyperpod.cli import cloud as commands
-
+        commands = cloud.commands
         commands.list_clusters(cloud, output)
         return
     if place.is_node:
@@ -551,8 +543,7 @@ def describe_cluster(
     asked = one_name(name, cluster)
     cloud = cloud_of(place, provider, region, profile)
     if cloud is not None:
-        from hyperpod.cli import cloud as commands
-
+        commands = cloud.commands
         commands.describe(cloud, asked, output)
         return
     answer = _describe_from_node(place, asked) if place.is_node else _describe(place, place.choose(asked))
@@ -685,8 +676,7 @@ def delete_cluster(
     place.refuse_on_node("delete-cluster")
     cloud = cloud_of(place, provider, region, profile)
     if cloud is not None:
-        from hyperpod.cli import cloud as commands
-
+        commands = cloud.commands
         commands.delete(cloud, one_name(name, cluster), yes=yes, wait=wait, output=output)
         return
     asked = one_name(name, cluster) or place.env.get("HYPERPOD_CLUSTER")

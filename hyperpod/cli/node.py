@@ -33,6 +33,7 @@ from hyperpod.errors import ConnectionLost, HyperpodError, InvalidState, Provide
 
 if TYPE_CHECKING:
     from hyperpod.cli.cloud import Cloud
+    from hyperpod.cli.ec2 import Ec2Cloud
 
 ForceOption = Annotated[
     bool,
@@ -59,10 +60,15 @@ def register(app: typer.Typer) -> None:
     )(ssh)
 
 
-def cloud_of(place: Place, provider: str | None, region: str | None, profile: str | None) -> Cloud | None:
-    """Return the account where a command's cluster is one of HyperPod's; None on this machine and on nodes."""
-    if place.provider_kind(provider) == "local" and not region and not profile:
+def cloud_of(place: Place, provider: str | None, region: str | None, profile: str | None) -> Cloud | Ec2Cloud | None:
+    """Return the account where a command's cluster is one of AWS's; None on this machine and on nodes."""
+    kind = place.provider_kind(provider)
+    if kind == "local" and not region and not profile:
         return None
+    if kind == "ec2":
+        from hyperpod.cli.ec2 import open_ec2
+
+        return open_ec2(place, region, profile)
     from hyperpod.cli.cloud import open_cloud
 
     return open_cloud(place, provider, region, profile)
@@ -87,8 +93,7 @@ def list_nodes(
     place = place_of(ctx)
     cloud = cloud_of(place, provider, region, profile)
     if cloud is not None:
-        from hyperpod.cli import cloud as commands
-
+        commands = cloud.commands
         commands.list_nodes(cloud, cluster, output)
         return
     if place.is_node:
@@ -232,8 +237,7 @@ def replace_node(
     place = place_of(ctx)
     cloud = cloud_of(place, provider, region, profile)
     if cloud is not None:
-        from hyperpod.cli import cloud as commands
-
+        commands = cloud.commands
         commands.repair(cloud, "replace", [node], cluster, yes=yes, output=output)
         return
     _repair(place, "replace", checked_node(node), force, yes, cluster, output)
@@ -257,8 +261,7 @@ def reboot_node(
     place = place_of(ctx)
     cloud = cloud_of(place, provider, region, profile)
     if cloud is not None:
-        from hyperpod.cli import cloud as commands
-
+        commands = cloud.commands
         commands.repair(cloud, "reboot", [node], cluster, yes=yes, output=output)
         return
     _repair(place, "reboot", checked_node(node), force, yes, cluster, output)
@@ -338,8 +341,7 @@ def ssh(
     argv = list(command or ())
     cloud = cloud_of(place, provider, region, profile)
     if cloud is not None:
-        from hyperpod.cli import cloud as commands
-
+        commands = cloud.commands
         raise typer.Exit(commands.ssh(cloud, node, argv, user, cluster))
     name = checked_node(node)
     if place.is_node:

@@ -25,6 +25,7 @@ from hyperpod.core.node import Role
 
 if TYPE_CHECKING:
     from hyperpod.cli.cloud import Cloud
+    from hyperpod.cli.ec2 import Ec2Cloud
 
 _KNOWN_HOSTS = "~/.ssh/known_hosts_hyperpod"
 
@@ -78,7 +79,36 @@ def _entry(names: Sequence[str], options: Mapping[str, str]) -> str:
     return f"Host {' '.join(names)}\n" + "".join(f"    {key} {value}\n" for key, value in options.items())
 
 
-def _of_cloud(cloud: Cloud, asked: str | None, user: str | None) -> tuple[str, list[Host]]:
+def _of_cloud(cloud: Cloud | Ec2Cloud, asked: str | None, user: str | None) -> tuple[str, list[Host]]:
+    from hyperpod.cli.cloud import Cloud
+
+    return _of_hyperpod(cloud, asked, user) if isinstance(cloud, Cloud) else _of_ec2(cloud, asked, user)
+
+
+def _of_ec2(cloud: Ec2Cloud, asked: str | None, user: str | None) -> tuple[str, list[Host]]:
+    from hyperpod.adapters.aws.session import proxy_command
+
+    provider = cloud.provider(asked)
+    hosts: list[Host] = []
+    for instance in provider.observe(provider.cluster):
+        if not instance.node:
+            continue
+        names = [f"{provider.cluster}-{instance.node}"]
+        names += [provider.cluster] if instance.role is Role.HEAD else []
+        options = {
+            "HostName": instance.address,
+            "User": user or "ubuntu",
+            # A replaced machine keeps name, address and keys.
+            "HostKeyAlias": f"{provider.cluster}-{instance.node}",
+            "UserKnownHostsFile": _KNOWN_HOSTS,
+            "StrictHostKeyChecking": "accept-new",
+            "ProxyCommand": proxy_command(instance.id, cloud.aws),
+        }
+        hosts.append((names, options))
+    return provider.cluster, hosts
+
+
+def _of_hyperpod(cloud: Cloud, asked: str | None, user: str | None) -> tuple[str, list[Host]]:
     from hyperpod.adapters.aws.sagemaker import session_target
     from hyperpod.adapters.aws.session import proxy_command
 

@@ -132,16 +132,6 @@ def test_two_specifications_are_one_too_many(fakes: Fakes, spec: Path) -> None:
     assert "two specifications are named" in result.err
 
 
-def test_other_providers_are_refused_with_what_can_be_done(fakes: Fakes, spec: Path) -> None:
-    result = fakes.run(
-        "create-cluster", str(Path(__file__).parents[2] / "configs" / "hyperpod-aws" / "create-cluster.json"),
-        "--provider", "ec2",
-    )  # fmt: skip
-    assert result.code == 2
-    assert "not with ec2" in result.err
-    assert "--set Hyperpod.Provider=local" in result.err
-
-
 def test_a_failed_script_shows_its_last_lines_and_what_to_do(fakes: Fakes, spec: Path) -> None:
     log = spec.parent / "provisioning.log"
     failed = Birth(

@@ -235,7 +235,6 @@ def test_the_environment_chooses_provider_and_cluster(run: Run, create: Callable
     [
         (("list-nodes", "--provider", "azure"), "there is no provider 'azure'"),
         (("list-nodes", "--region", "us-west-2"), "add --provider sagemaker"),
-        (("list-nodes", "--provider", "ec2"), "does not serve provider ec2"),
     ],
 )
 def test_a_wrong_provider_is_a_mistake_of_usage(run: Run, argv: tuple[str, ...], words: str) -> None:

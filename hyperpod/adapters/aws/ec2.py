@@ -398,7 +398,8 @@ class Ec2Provider:
         if settings is None:
             raise ConfigError(f"no settings for instance group {group} of cluster {self.cluster}")
         data = template_data(settings, self.cluster, group)
-        template = ensure_template(self.aws, self.cluster, group, data)
+        folder = f"{self.folder.bucket}/{self.folder.prefix}"
+        template = ensure_template(self.aws, self.cluster, group, data, folder=folder)
         roles = {spec.node: spec.role for spec in wanted}
         made: list[Machine] = []
         try:
@@ -779,6 +780,32 @@ class Ec2Provider:
     def _check_cluster(self, names: Collection[str]) -> None:
         if set(names) != {self.cluster}:
             raise ConfigError(f"this is about cluster {self.cluster}, not {', '.join(sorted(names))}")
+
+
+def clusters(aws: Aws) -> dict[str, str]:
+    """Return the clusters of the account and region by their launch templates: name to bucket and prefix."""
+    filters = [{"Name": "tag-key", "Values": [tags.CLUSTER]}]
+    found: dict[str, str] = {}
+    for template in aws.pages("ec2", "DescribeLaunchTemplates", "LaunchTemplates", Filters=filters):
+        own = tags.tag_map(template.get("Tags"))
+        if own.get(tags.CLUSTER):
+            found[own[tags.CLUSTER]] = own.get(tags.FOLDER, "")
+    return dict(sorted(found.items()))
+
+
+def find_provider(aws: Aws, cluster: str, **options: Any) -> Ec2Provider:
+    """Return the provider of a cluster that is there, found by its tags.
+
+    Raises:
+        NotFound: There is none of this name in the account and region.
+    """
+    bucket, _, prefix = clusters(aws).get(cluster, "").partition("/")
+    if not prefix:
+        raise NotFound(
+            f"no cluster {cluster} on EC2 in account {aws.account()}, {aws.region_name}",
+            hint="hyperpod list-clusters --provider ec2",
+        )
+    return Ec2Provider(aws, cluster, ClusterFolder(aws, bucket, prefix), **options)
 
 
 def on_head_node(config: Mapping[str, Any]) -> Ec2Provider:

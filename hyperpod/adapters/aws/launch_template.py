@@ -137,8 +137,12 @@ def content_hash(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def ensure_template(aws: Aws, cluster: str, group: str, data: Mapping[str, Any]) -> str:
-    """Make a group's template, or a new version of it when its content has changed, and return the template's id."""
+def ensure_template(aws: Aws, cluster: str, group: str, data: Mapping[str, Any], *, folder: str = "") -> str:
+    """Make a group's template, or a new version of it when its content has changed, and return the template's id.
+
+    Args:
+        folder: Bucket and prefix of the cluster's folder, for a tag.
+    """
     name = template_name(cluster, group)
     digest = content_hash(data)
     found = find_templates(aws, cluster, group)
@@ -155,7 +159,9 @@ def ensure_template(aws: Aws, cluster: str, group: str, data: Mapping[str, Any])
             TagSpecifications=[
                 {
                     "ResourceType": "launch-template",
-                    "Tags": tags.tag_list({tags.CLUSTER: cluster, tags.GROUP: group, tags.NAME: name}),
+                    "Tags": tags.tag_list(
+                        {tags.CLUSTER: cluster, tags.GROUP: group, tags.NAME: name, tags.FOLDER: folder or "-"}
+                    ),
                 }
             ],
         )
