@@ -15,6 +15,8 @@ mount_late() {
 	done
 }
 
+# Whoever made the machine may have brought them.
+if mountpoint -q /fsx && mountpoint -q /home; then exit 0; fi
 case ${HP_STORAGE:-provided} in
 provided) ;;
 lustre)
@@ -27,13 +29,13 @@ head)
 	if [[ $HP_ROLE == head ]]; then
 		mkdir -p /srv/hyperpod/fsx /srv/hyperpod/home /fsx
 		chmod 1777 /srv/hyperpod/fsx
-		mountpoint -q /fsx || mount --bind /srv/hyperpod/fsx /fsx
-		mountpoint -q /home || mount --bind /srv/hyperpod/home /home
 		network=$(ip -4 -o route show scope link | awk -v address="$HP_ADDRESS" '$0 ~ "src " address { print $1; exit }')
 		printf '%s %s(rw,no_root_squash,no_subtree_check,fsid=1)\n' /srv/hyperpod/fsx "$network" >/etc/exports
 		printf '%s %s(rw,no_root_squash,no_subtree_check,fsid=2)\n' /srv/hyperpod/home "$network" >>/etc/exports
 		systemctl enable --now nfs-server.service
 		exportfs -ra
+		mountpoint -q /fsx || mount --bind /srv/hyperpod/fsx /fsx
+		mountpoint -q /home || mount --bind /srv/hyperpod/home /home
 	else
 		mount_late nfs4 "$HP_HEAD_ADDRESS:/srv/hyperpod/fsx" /fsx hard,noatime
 		mount_late nfs4 "$HP_HEAD_ADDRESS:/srv/hyperpod/home" /home hard,noatime
