@@ -26,8 +26,11 @@ def _policies_of_aws(aws: AccountAws) -> None:
     """The two policies of AWS that are used; to load all of them takes longer than the tests."""
     policies = get_backend("iam")["123456789012"]["aws"].managed_policies
     for arn in (CLUSTER_INSTANCE, SSM_CORE):
-        data = {"Path": "/", "DefaultVersionId": "v1", "CreateDate": "2025-01-01T00:00:00+00:00",
-                "UpdateDate": "2025-01-01T00:00:00+00:00", "Document": {"Version": "2012-10-17", "Statement": []}}  # fmt: skip
+        now = "2025-01-01T00:00:00+00:00"
+        document = {"Version": "2012-10-17", "Statement": []}
+        data = {
+            "Path": "/", "DefaultVersionId": "v1", "CreateDate": now, "UpdateDate": now, "Document": document,
+        }  # fmt: skip
         policies[arn] = AWSManagedPolicy.from_data(arn.rpartition("/")[2], "123456789012", REGION, data)
 
 
