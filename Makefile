@@ -36,8 +36,8 @@ test: setup plugin plugin-test ## everything: fast suite, plugin, then end to en
 	$(PYTEST) -q -m 'not e2e'
 	$(PYTEST) -q -m e2e
 
-test-fast: setup ## the suite without nodes, under a minute
-	$(PYTEST) -q -m 'not e2e'
+test-fast: setup ## the suite without nodes and without moto, about a minute
+	$(PYTEST) -q -m 'not e2e and not aws'
 
 test-e2e: setup ## real nodes, real Slurm, real kills
 	$(PYTEST) -q -m e2e
@@ -62,7 +62,7 @@ cov: setup ## coverage of the fast suite: at least 90 %, core 100 % of branches
 	$(PYTEST) -q -m 'not e2e' --cov=hyperpod --cov-report=term-missing:skip-covered
 
 deflake: setup ## the fast suite 20 times in random order
-	for i in $$(seq 20); do $(PYTEST) -q -m 'not e2e' -p randomly || exit 1; done
+	for i in $$(seq 20); do $(PYTEST) -q -m 'not e2e and not aws' -p randomly || exit 1; done
 
 clean: ## remove build products (clusters are removed with hyperpod delete-cluster)
 	$(MAKE) -C spank_plugin clean

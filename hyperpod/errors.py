@@ -137,6 +137,10 @@ class NoCapacity(ProviderError):
     retry_after = timedelta(seconds=60)
 
 
+class QuotaExceeded(ProviderError):
+    """The account may not have that many; waiting does not help, a higher quota does."""
+
+
 class ProviderUnavailable(ProviderError):
     """The provider does not answer; the state of its instances is unknown."""
 

@@ -44,3 +44,14 @@ def lab(shared_cluster: Lab) -> Iterator[Lab]:
     shared_cluster.begin()
     yield shared_cluster
     shared_cluster.clean_up()
+
+
+# Tests against moto take minutes together: it makes an account's worth of objects for each of them.
+SLOW_CLOUD = ("/adapters/aws/", "/adapters/ec2/", "test_ec2", "test_sagemaker", "test_prepare", "test_provider_contract")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs against moto, so that the quick round can leave it out."""
+    for item in items:
+        if any(part in str(item.path) for part in SLOW_CLOUD):
+            item.add_marker(pytest.mark.aws)

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from hyperpod import __version__
-from hyperpod.cli import ask, cluster, doctor, health, inject, job, node
+from hyperpod.cli import ask, cluster, doctor, health, hyperpod_only, inject, job, node, prepare, scripts, ssh_config
 from hyperpod.cli.options import OutputOption, examples, place_of
 from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, say
@@ -27,6 +27,7 @@ from hyperpod.errors import HyperpodError
 _LATE = {
     "validate": ("hyperpod.cli.spec", "Check a specification completely, and make nothing."),
     "config": ("hyperpod.cli.spec", "Settings: what they are and where they come from."),
+    "export": ("hyperpod.cli.export", "Write what makes the same HyperPod cluster with another tool."),
 }
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _INTERRUPTED = 130
@@ -82,7 +83,7 @@ def create_app(wanted: str | None = None) -> typer.Typer:
     )
     app.callback()(_options)
     app.command("version", epilog=examples("hyperpod version", "hyperpod version --output json"))(version)
-    for module in (cluster, node, job, health, doctor, inject):
+    for module in (cluster, node, job, health, doctor, inject, scripts, prepare, ssh_config, hyperpod_only):
         module.register(app)
     _register_late(app, wanted)
     return app

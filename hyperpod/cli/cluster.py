@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hyperpod.cli import render
-from hyperpod.cli.node import node_rows
+from hyperpod.cli.node import cloud_of, node_rows
 from hyperpod.cli.options import (
     ClusterArgument,
     ClusterOption,
     OutputOption,
+    ProfileOption,
+    ProviderOption,
+    RegionOption,
     YesOption,
     confirm,
     examples,
@@ -26,9 +29,11 @@ from hyperpod.cli.options import (
 from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, print_result, say
 from hyperpod.core.node import InstanceStatus, Role
-from hyperpod.errors import ConfigError, HyperpodError, InvalidState, NotFound, UsageError
+from hyperpod.errors import HyperpodError, InvalidState, NotFound, UsageError
 
 if TYPE_CHECKING:
+    from hyperpod.cli.cloud import Cloud
+    from hyperpod.cli.ec2 import Ec2Cloud
     from hyperpod.core.provision import ProvisionPlan
     from hyperpod.core.spec import ClusterSpec
     from hyperpod.ports.provider import Instance
@@ -51,6 +56,13 @@ ParametersOption = Annotated[
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+InputOption = Annotated[
+    str | None,
+    typer.Option("--cli-input-json", metavar="FILE", help="SPEC as the AWS CLI names it: file://create-cluster.json"),
+]
+WaitOption = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="HyperPod: wait until all instances are there, and show how far it is.")
+]
 FollowOption = Annotated[bool, typer.Option("--follow", help="Show the output of the lifecycle scripts as it comes.")]
 KeepFailedOption = Annotated[
     bool, typer.Option("--keep-failed", help="Leave a machine whose script failed, for a look at it.")
@@ -65,6 +77,7 @@ def register(app: typer.Typer) -> None:
             "hyperpod create-cluster configs/laptop.yaml",
             "hyperpod create-cluster -f cluster.json --dry-run",
             "hyperpod create-cluster cluster.yaml --set Hyperpod.Local.MemoryPerNode=2048 --follow",
+            "hyperpod create-cluster --cli-input-json file://create-cluster.json --region us-west-2",
         ),
     )(create_cluster)
     app.command(
@@ -73,6 +86,7 @@ def register(app: typer.Typer) -> None:
             "hyperpod update-cluster --group worker --count 6",
             "hyperpod update-cluster cluster.yaml --dry-run",
             "hyperpod update-cluster --group worker --count 2 --force",
+            "hyperpod update-cluster --provider sagemaker --cluster ml --group worker --count 8",
         ),
     )(update_cluster)
     app.command("list-clusters", epilog=examples("hyperpod list-clusters", "hyperpod list-clusters --output json"))(
@@ -101,6 +115,11 @@ def create_cluster(
     yes: YesOption = False,
     set_: SetOption = None,
     provisioning_parameters: ParametersOption = None,
+    cli_input_json: InputOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
+    wait: WaitOption = True,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make the cluster that SPEC describes.
@@ -108,10 +127,16 @@ def create_cluster(
     Returns when Slurm can use it. Safe to repeat at any time, also after an interruption: with the same SPEC what is
     there stays and what is missing is made. With a changed SPEC the changes are shown, and made when you agree (or
     with --yes).
+
+    A file of the AWS CLI (aws sagemaker create-cluster) makes a HyperPod cluster, unless it says another provider.
     """
     place = place_of(ctx)
     place.refuse_on_node("create-cluster")
-    wanted = _load(_spec_path(spec, file), provisioning_parameters, set_)
+    path = _input(_one_spec(spec, file, cli_input_json))
+    wanted, cloud = _load(place, path, provisioning_parameters, set_, provider, region, profile)
+    if cloud is not None:
+        cloud.commands.create(cloud, wanted, dry_run=dry_run, yes=yes, wait=wait, output=output)
+        return
     old = _stored(place, wanted.cluster_name)
     _change(place, wanted, old, dry_run, follow, keep_failed, yes or old is None, False, output)
 
@@ -131,12 +156,17 @@ def update_cluster(
     set_: SetOption = None,
     provisioning_parameters: ParametersOption = None,
     cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
+    wait: WaitOption = True,
+    yes: YesOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change a cluster: to SPEC, or the size of one group.
 
     Nodes with the highest numbers go first. A node that a job runs on is never removed without --force; it is named and
-    the exit status is 4.
+    the exit status is 4. On HyperPod the service chooses the nodes; changes by SPEC are confirmed, or made with --yes.
     """
     place = place_of(ctx)
     place.refuse_on_node("update-cluster")
@@ -145,6 +175,11 @@ def update_cluster(
     if group is not None and count is not None:
         if spec or file:
             raise UsageError("give SPEC, or --group and --count, not both")
+        if place.provider_kind(provider) != "local":
+            cloud = cloud_of(place, provider, region, profile)
+            assert cloud is not None
+            cloud.commands.set_count(cloud, cluster, group, count, dry_run=dry_run, wait=wait, output=output)
+            return
         from hyperpod.core.spec import with_counts
 
         name = place.choose(cluster)
@@ -153,9 +188,13 @@ def update_cluster(
             raise _half_made(name)
         wanted = with_counts(old, {group: count})
     else:
-        wanted = _load(_spec_path(spec, file), provisioning_parameters, set_)
+        path = _spec_path(spec, file)
+        wanted, cloud = _load(place, path, provisioning_parameters, set_, provider, region, profile)
         if cluster and cluster != wanted.cluster_name:
             raise UsageError(f"SPEC is for cluster {wanted.cluster_name}, --cluster says {cluster}")
+        if cloud is not None:
+            cloud.commands.create(cloud, wanted, dry_run=dry_run, yes=yes, wait=wait, output=output, update_only=True)
+            return
         place.choose(wanted.cluster_name)
         old = _stored(place, wanted.cluster_name)
     _change(place, wanted, old, dry_run, follow, keep_failed, True, force, output)
@@ -170,20 +209,70 @@ def _spec_path(spec: Path | None, file: Path | None) -> Path:
     return path
 
 
-def _load(path: Path, parameters: Path | None, settings: list[str] | None) -> ClusterSpec:
+def _one_spec(spec: Path | None, file: Path | None, cli_input: str | None) -> Path | str:
+    """Return the specification, by whichever of its three names."""
+    if cli_input is None:
+        return _spec_path(spec, file)
+    if spec or file:
+        raise UsageError("give SPEC, or --cli-input-json, not both")
+    return cli_input
+
+
+def _input(spec: Path | str) -> Path:
+    if isinstance(spec, Path):
+        return spec
+    from hyperpod.cli.cloud import input_path
+
+    return input_path(spec)
+
+
+def _load(
+    place: Place,
+    path: Path,
+    parameters: Path | None,
+    settings: list[str] | None,
+    provider: str | None,
+    region: str | None,
+    profile: str | None,
+) -> tuple[ClusterSpec, Cloud | Ec2Cloud | None]:
+    """Load a specification; with the account where it is a cluster of AWS's."""
     from hyperpod.cli.spec import load_for_command
     from hyperpod.core.spec import Provider
 
+    settings = list(settings or ())
+    if provider:
+        settings.append(f"Hyperpod.Provider={place.provider_kind(provider)}")
+    cloud = None
+    if parameters is None and _is_for_hyperpod(path, settings, place.env.get("HYPERPOD_PROVIDER", "")):
+        from hyperpod.cli.cloud import open_cloud, read_request, remote_parameters
+
+        if not (path.parent / "provisioning_parameters.json").is_file():
+            cloud = open_cloud(place, Provider.SAGEMAKER.value, region, profile)
+            parameters = remote_parameters(cloud, read_request(path)) if cloud is not None else None
     loaded = load_for_command(path, parameters, settings)
     for note in loaded.notes:
         say(f"note: {note}")
-    if loaded.spec.provider is not Provider.LOCAL:
-        raise ConfigError(
-            f"{path}: at Hyperpod.Provider: this release makes clusters on this machine only (local), "
-            f"not with {loaded.spec.provider.value}",
-            hint="--set Hyperpod.Provider=local tries the file here; hyperpod validate checks it for any provider",
-        )
-    return loaded.spec
+    kind = loaded.spec.provider
+    if kind is Provider.SAGEMAKER:
+        from hyperpod.cli.cloud import open_cloud
+
+        return loaded.spec, cloud or open_cloud(place, kind.value, region, profile)
+    if kind is Provider.EC2:
+        from hyperpod.cli.ec2 import open_ec2
+
+        return loaded.spec, open_ec2(place, region, profile)
+    return loaded.spec, None
+
+
+def _is_for_hyperpod(path: Path, settings: list[str], by_env: str) -> bool:
+    """Say whether a file is one for the HyperPod API whose roles may lie with its scripts; judges nothing else."""
+    from hyperpod.config.document import read_document
+
+    named = [setting.partition("=")[2] for setting in settings if setting.partition("=")[0] == "Hyperpod.Provider"]
+    data = read_document(path).data
+    block = data.get("Hyperpod")
+    in_file = block.get("Provider", "sagemaker") if isinstance(block, dict) else "sagemaker"
+    return str(named[-1] if named else by_env or in_file) == "sagemaker"
 
 
 def _stored(place: Place, cluster: str) -> ClusterSpec | None:
@@ -378,9 +467,20 @@ def _machines_table(instances: Iterable[Instance]) -> Any:
 # --- list and describe ------------------------------------------------------------------------------------------
 
 
-def list_clusters(ctx: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    """List the clusters on this machine, half-made ones too."""
+def list_clusters(
+    ctx: typer.Context,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the clusters on this machine, half-made ones too; with --provider sagemaker those of an account."""
     place = place_of(ctx)
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        commands = cloud.commands
+        commands.list_clusters(cloud, output)
+        return
     if place.is_node:
         own = place.node_settings()
         rows = [
@@ -434,6 +534,9 @@ def describe_cluster(
     ctx: typer.Context,
     name: ClusterArgument = None,
     cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show one cluster: its groups, machines and controller.
@@ -441,6 +544,11 @@ def describe_cluster(
     Machines that are not set up are shown with the record of their lifecycle scripts."""
     place = place_of(ctx)
     asked = one_name(name, cluster)
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        commands = cloud.commands
+        commands.describe(cloud, asked, output)
+        return
     answer = _describe_from_node(place, asked) if place.is_node else _describe(place, place.choose(asked))
     if output is Output.JSON:
         print_json(answer)
@@ -558,36 +666,45 @@ def delete_cluster(
     ] = False,
     yes: YesOption = False,
     cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
+    wait: WaitOption = True,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Delete a cluster with its machines, network and data.
 
-    One that is gone already is done."""
+    One that is gone already is done. Of a HyperPod cluster the instances go; file systems and buckets stay."""
     place = place_of(ctx)
     place.refuse_on_node("delete-cluster")
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        commands = cloud.commands
+        commands.delete(cloud, one_name(name, cluster), yes=yes, wait=wait, output=output)
+        return
     asked = one_name(name, cluster) or place.env.get("HYPERPOD_CLUSTER")
     if not asked and yes:
         # What cannot be undone is not guessed.
         raise UsageError("--yes needs the name of the cluster", hint="hyperpod delete-cluster NAME --yes")
     from hyperpod.provisioning import apply
 
-    provider = place.provider()
+    machines = place.provider()
     try:
         chosen = place.choose(asked)
     except NotFound as error:
         if not asked:
             raise
-        home = provider.cluster(asked)
-        if not home.exists() and not provider.observe(asked):
+        home = machines.cluster(asked)
+        if not home.exists() and not machines.observe(asked):
             say(f"nothing to delete: {error.message}")
             _tell_deleted(asked, None, False, output)
             return
         chosen = asked
-    home = provider.cluster(chosen)
+    home = machines.cluster(chosen)
     what = "its machines and network; the data stays" if keep_data else "its machines, network and all data on /fsx"
     if not yes and not confirm(place, f"Delete cluster {chosen}: {what}", "--yes deletes without asking"):
         raise InvalidState(f"delete cluster {chosen}", "as it was: not confirmed")
-    apply.delete_cluster(chosen, provider, keep_data=keep_data)
+    apply.delete_cluster(chosen, machines, keep_data=keep_data)
     _tell_deleted(chosen, str(home.path) if keep_data else None, True, output)
 
 

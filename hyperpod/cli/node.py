@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 import uuid
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from hyperpod.cli.options import (
     ClusterOption,
     NodeArgument,
     OutputOption,
+    ProfileOption,
+    ProviderOption,
+    RegionOption,
     YesOption,
     checked_node,
     confirm,
@@ -28,6 +31,10 @@ from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, print_result, say
 from hyperpod.core.node import REASON_PREFIX, InstanceStatus, Role
 from hyperpod.errors import ConnectionLost, HyperpodError, InvalidState, ProviderUnavailable, UsageError
+
+if TYPE_CHECKING:
+    from hyperpod.cli.cloud import Cloud
+    from hyperpod.cli.ec2 import Ec2Cloud
 
 ForceOption = Annotated[
     bool,
@@ -58,16 +65,42 @@ def register(app: typer.Typer) -> None:
     )(ssh)
 
 
+def cloud_of(place: Place, provider: str | None, region: str | None, profile: str | None) -> Cloud | Ec2Cloud | None:
+    """Return the account where a command's cluster is one of AWS's; None on this machine and on nodes."""
+    kind = place.provider_kind(provider)
+    if kind == "local" and not region and not profile:
+        return None
+    if kind == "ec2":
+        from hyperpod.cli.ec2 import open_ec2
+
+        return open_ec2(place, region, profile)
+    from hyperpod.cli.cloud import open_cloud
+
+    return open_cloud(place, provider, region, profile)
+
+
 # --- list -------------------------------------------------------------------------------------------------------
 
 
-def list_nodes(ctx: typer.Context, cluster: ClusterOption = None, output: OutputOption = Output.TABLE) -> None:
+def list_nodes(
+    ctx: typer.Context,
+    cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """List all nodes with their states and machines.
 
     The provider says what machines there are, the controller how they work; a node that only one of them knows is
     shown, too.
     """
     place = place_of(ctx)
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        commands = cloud.commands
+        commands.list_nodes(cloud, cluster, output)
+        return
     if place.is_node:
         nodes = place.controller(cluster).query("nodes")
         if output is Output.JSON:
@@ -220,13 +253,22 @@ def replace_node(
     force: ForceOption = False,
     yes: YesOption = False,
     cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Give a node another machine.
 
     The node is drained first and its jobs may end, unless --force. Name, address and home directories stay. Root only.
     """
-    _repair(place_of(ctx), "replace", checked_node(node), force, yes, cluster, output)
+    place = place_of(ctx)
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        commands = cloud.commands
+        commands.repair(cloud, "replace", [node], cluster, yes=yes, output=output)
+        return
+    _repair(place, "replace", checked_node(node), force, yes, cluster, output)
 
 
 def reboot_node(
@@ -235,13 +277,22 @@ def reboot_node(
     force: ForceOption = False,
     yes: YesOption = False,
     cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Restart a node's machine; it keeps its disks. A head or login node is restarted at once.
 
     A worker is drained first and its jobs may end, unless --force. Root only.
     """
-    _repair(place_of(ctx), "reboot", checked_node(node), force, yes, cluster, output)
+    place = place_of(ctx)
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        commands = cloud.commands
+        commands.repair(cloud, "reboot", [node], cluster, yes=yes, output=output)
+        return
+    _repair(place, "reboot", checked_node(node), force, yes, cluster, output)
 
 
 def _repair(place: Place, what: str, node: str, force: bool, yes: bool, cluster: str | None, output: Output) -> None:
@@ -307,6 +358,9 @@ def ssh(
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this and end.")] = None,
     user: Annotated[str, typer.Option("--user", "-u", metavar="NAME", help="As whom.")] = "root",
     cluster: ClusterOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Open a shell on a node, or run a command there.
 
@@ -314,6 +368,10 @@ def ssh(
     -- bash -c 'cd /fsx && ls'. Ends with the exit status of the command."""
     place = place_of(ctx)
     argv = list(command or ())
+    cloud = cloud_of(place, provider, region, profile)
+    if cloud is not None:
+        commands = cloud.commands
+        raise typer.Exit(commands.ssh(cloud, node, argv, user, cluster))
     name = checked_node(node)
     if place.is_node:
         place.controller(cluster)

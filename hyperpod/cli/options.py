@@ -40,6 +40,20 @@ NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of a nod
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="Form of the result: a table for people, or JSON for programs.")
 ]
+ProviderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--provider",
+        metavar="local|ec2|sagemaker",
+        help="Where the cluster is. Default: HYPERPOD_PROVIDER, or this machine.",
+    ),
+]
+RegionOption = Annotated[
+    str | None, typer.Option("--region", metavar="REGION", help="Region of AWS. Default: AWS_REGION, or the profile's.")
+]
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", metavar="NAME", help="Profile of AWS. Default: AWS_PROFILE.")
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 
 

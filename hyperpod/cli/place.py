@@ -20,6 +20,7 @@ from hyperpod.cli.ask import Controller, parse_reply, send_by_agent_config
 from hyperpod.errors import AccessDenied, CommandError, ConnectionLost, UsageError
 
 if TYPE_CHECKING:
+    from hyperpod.adapters.aws.client import Aws
     from hyperpod.adapters.local.doctor import Diagnosis
     from hyperpod.adapters.local.faults import LocalFaults
     from hyperpod.adapters.local.provider import LocalProvider
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HOME = "/var/lib/hyperpod"
 AGENT_CONFIG = Path("/etc/hyperpod/agent.json")
+PROVIDERS = ("local", "ec2", "sagemaker")
 _FIX_TIMEOUT_S = 900.0
 _OVERHEAD_S = 10.0
 """Starting our program on a busy head node takes a moment of its own."""
@@ -38,6 +40,13 @@ def build_provider(home: Path) -> LocalProvider:
     from hyperpod.adapters.local.service import local_provider
 
     return local_provider(home)
+
+
+def build_aws(region: str, profile: str) -> Aws:
+    """Return the way to an account; nothing is asked of it yet."""
+    from hyperpod.adapters.aws.client import Aws
+
+    return Aws(region, profile)
 
 
 def serve_cluster(provider: LocalProvider, cluster: str) -> None:
@@ -85,7 +94,8 @@ class Place:
         env: Environment variables.
         agent_config: Its existence makes this machine a node.
         is_root: Whether the caller may handle local machines.
-        make_provider, make_faults, diagnose, fix, serve, terminal, node_controller: The ways out; fakes in tests.
+        make_provider, make_faults, make_aws, diagnose, fix, serve, terminal, node_controller: The ways out; fakes in
+            tests.
         sleep, clock: Time, for what refreshes itself.
         host: Name of this machine, for messages.
     """
@@ -99,6 +109,7 @@ class Place:
     fix: Callable[[Sequence[str], Callable[[str], None]], None] = run_fix
     serve: Callable[[LocalProvider, str], None] = serve_cluster
     terminal: Callable[[Sequence[str]], int] = run_on_terminal
+    make_aws: Callable[[str, str], Aws] = build_aws
     node_controller: Callable[[Path], Controller] = field(default=lambda path: Controller(send_by_agent_config(path)))
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
@@ -129,6 +140,23 @@ class Place:
     def is_node(self) -> bool:
         """True on a node of a cluster."""
         return self.agent_config.exists()
+
+    def provider_kind(self, asked: str | None) -> str:
+        """Return where the cluster is that a command is about: ``local``, ``ec2`` or ``sagemaker``.
+
+        Raises:
+            UsageError: There is no such provider.
+        """
+        if self.is_node and not asked:
+            return "local"
+        kind = (asked or self.env.get("HYPERPOD_PROVIDER") or "local").strip().lower()
+        if kind not in PROVIDERS:
+            raise UsageError(f"there is no provider {kind!r}", hint=f"providers are {', '.join(PROVIDERS)}")
+        return kind
+
+    def aws(self, region: str | None, profile: str | None) -> Aws:
+        """Return the way to the account that the flags and the environment mean."""
+        return self.make_aws(region or "", profile or "")
 
     def node_settings(self) -> AgentSettings:
         """Return what this node's agent is told.

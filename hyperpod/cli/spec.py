@@ -11,20 +11,24 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hyperpod.adapters.aws.model import validate_create_cluster
-from hyperpod.cli.options import OutputOption, examples
+from hyperpod.cli.options import OutputOption, ProfileOption, RegionOption, examples, place_of
+from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, say
 from hyperpod.config.load import Loaded, load_spec
 from hyperpod.config.overrides import block_fields
 from hyperpod.config.problem import format_path
 from hyperpod.core.node import Role
-from hyperpod.core.spec import ClusterSpec
+from hyperpod.core.spec import ClusterSpec, Provider
 from hyperpod.errors import ConfigError, UsageError
 from hyperpod.health import registry
+
+if TYPE_CHECKING:
+    from hyperpod.adapters.aws.preflight import Result
 
 SpecArgument = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML or JSON file with the cluster.")]
 ParametersOption = Annotated[
@@ -52,6 +56,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "hyperpod validate configs/laptop.yaml",
             "hyperpod validate create-cluster.json --set Hyperpod.Provider=local --output json",
+            "hyperpod validate create-cluster.json --online --region us-west-2",
         ),
     )(validate)
     show_examples = examples(
@@ -98,14 +103,21 @@ def _split(setting: str) -> tuple[str, str]:
 
 
 def validate(
+    ctx: typer.Context,
     spec: SpecArgument,
     provisioning_parameters: ParametersOption = None,
     set_: SetOption = None,
+    online: Annotated[
+        bool, typer.Option("--online", help="Look into the account, too: quotas, network, scripts, roles.")
+    ] = False,
+    region: RegionOption = None,
+    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check a specification completely, and make nothing.
 
-    Names every mistake with file, line and path. Exit status 0 if there is none, 2 otherwise.
+    Names every mistake with file, line and path. Exit status 0 if there is none, 2 otherwise. With --online every
+    line that is not passed names its fix, and the exit status is 1 unless all checks have passed.
     """
     try:
         loaded = load_for_command(spec, provisioning_parameters, set_)
@@ -115,8 +127,13 @@ def validate(
         print_json({"valid": False, "problems": error.message.splitlines(), "notes": []})
         raise typer.Exit(error.exit_code) from error
     if output is Output.JSON:
-        print_json({"valid": True, "problems": [], "notes": loaded.notes} | _summary(loaded.spec))
-        return
+        answer: dict[str, Any] = {"valid": True, "problems": [], "notes": loaded.notes} | _summary(loaded.spec)
+        if not online:
+            print_json(answer)
+            return
+        results = _look(place_of(ctx), loaded.spec, region, profile)
+        print_json(answer | {"online": [vars(result) for result in results]})
+        raise typer.Exit(0 if all(result.verdict == "pass" for result in results) else 1)
     for note in loaded.notes:
         say(f"note: {note}")
     summary = _summary(loaded.spec)
@@ -124,6 +141,30 @@ def validate(
     rows = [[_text(group[column]) for column in columns] for group in summary["groups"]]
     _print_columns([["GROUP", "ROLE", "TYPE", "COUNT", "SPARES", "PARTITION"], *rows])
     sys.stdout.write(f"{spec}: valid: cluster {loaded.spec.cluster_name}, provider {loaded.spec.provider}\n")
+    if online:
+        _show_look(_look(place_of(ctx), loaded.spec, region, profile))
+
+
+def _look(place: Place, spec: ClusterSpec, region: str | None, profile: str | None) -> list[Result]:
+    from hyperpod.adapters.aws.preflight import Preflight, run_checks
+
+    if spec.provider is Provider.LOCAL:
+        raise UsageError("--online is about clusters on AWS", hint="hyperpod doctor looks at this machine")
+    return list(run_checks(Preflight(spec, place.aws(region, profile))))
+
+
+def _show_look(results: list[Result]) -> None:
+    """Show what was found in the account; the last line and the exit status are computed from all of it."""
+    for result in results:
+        sys.stdout.write(f"{result.verdict.value:<8} {result.check}: {result.text}\n")
+        if result.verdict != "pass" and result.fix:
+            sys.stdout.write(f"         fix: {result.fix}\n")
+    counts = {verdict: sum(1 for r in results if r.verdict == verdict) for verdict in ("pass", "fail", "unknown")}
+    words = f"{counts['pass']} passed, {counts['fail']} failed, {counts['unknown']} not known"
+    is_good = counts["fail"] == counts["unknown"] == 0
+    sys.stdout.write(f"{'ready' if is_good else 'not ready'}: {words}\n")
+    if not is_good:
+        raise typer.Exit(1)
 
 
 def show(

@@ -152,7 +152,19 @@ def machines_of(provider: dict[str, Any]) -> Machines:
         from hyperpod.adapters.local.client import ProviderClient
 
         return ProviderClient(str(provider["socket"]))
-    raise ConfigError(f"provider kind {provider.get('kind')!r} is not supported by this controller; allowed: local")
+    if provider.get("kind") == "hyperpod":
+        from hyperpod.adapters.aws.on_node import OnNodeMachines, api_by_instance_role
+
+        is_asked = bool(provider.get("api") and provider.get("cluster"))
+        ask = api_by_instance_role(str(provider["cluster"]), str(provider.get("region") or "")) if is_asked else None
+        return OnNodeMachines(Processes(), ask_api=ask)
+    if provider.get("kind") == "ec2":
+        from hyperpod.adapters.aws.ec2 import on_head_node
+
+        return on_head_node(provider)
+    raise ConfigError(
+        f"provider kind {provider.get('kind')!r} is not supported by this controller; allowed: local, ec2, hyperpod"
+    )
 
 
 def build_world(config: dict[str, Any], path: Path) -> tuple[World, LateAgents]:

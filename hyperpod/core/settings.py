@@ -381,6 +381,36 @@ class LocalPolicy(_Block):
         return self
 
 
+class Ec2Policy(_Block):
+    """Machines that are made by our own calls: ``Hyperpod.Ec2`` (provider ``ec2`` only)."""
+
+    image: str = Field(
+        "debian",
+        pattern=r"ami-[0-9a-f]{8,17}|/[A-Za-z0-9_./-]{1,200}|debian|ubuntu|dlami|neuron",
+        description="AMI of all nodes: its id, an SSM parameter that holds the id, or debian, ubuntu, dlami or neuron "
+        "for the newest of those. Default debian, whose Slurm is the one that is tried.",
+    )
+    bucket: str | None = Field(
+        None,
+        description="Bucket of the cluster's folder, without s3://. Default: that of the first SourceS3Uri.",
+    )
+    node_profile: str = Field(
+        "hyperpod-main-node", description="Instance profile of nodes. Default: as hyperpod prepare makes it."
+    )
+    head_profile: str = Field(
+        "hyperpod-main-head", description="Instance profile of the head node. Default: as hyperpod prepare makes it."
+    )
+    key_name: str | None = Field(None, description="EC2 key pair for emergencies. Default: none; keys are our own.")
+    placement: Switch = Field(
+        True,
+        description="Whether worker groups with EFA get a cluster placement group. Default on: near nodes are fast.",
+    )
+    reservations: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Capacity reservation or capacity block by group name. Default: none named, open ones are used.",
+    )
+
+
 class HyperpodBlock(_Block):
     """The ``Hyperpod:`` block of a spec file: everything that SageMaker's request has no words for."""
 
@@ -403,6 +433,7 @@ class HyperpodBlock(_Block):
         description="Folder of this machine that local nodes see as /fsx. Default: one in the cluster's own folder.",
     )
     local: LocalPolicy = Field(default_factory=lambda: LocalPolicy(), description="The nodes on this machine.")
+    ec2: Ec2Policy = Field(default_factory=lambda: Ec2Policy(), description="Machines made by our own calls to EC2.")
 
 
 def check_checkpoint_template(template: str) -> None:

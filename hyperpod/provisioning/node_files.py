@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +34,46 @@ SHARED_MOUNTS = ("/fsx", "/home")
 _PARAMETERS_FILE = "provisioning_parameters.json"
 
 
-def slurm_layout(spec: ClusterSpec, addresses: Mapping[str, str], *, keep: Sequence[WantedNode] = ()) -> SlurmLayout:
-    """Return what slurm.conf has to say about this cluster. ``keep``: nodes to be removed that still have a job."""
+@dataclass(frozen=True)
+class Figures:
+    """What Slurm is told of a machine: processors, and memory in MiB less what its system needs."""
+
+    cpus: int
+    memory_mb: int
+
+
+def slurm_layout(
+    spec: ClusterSpec,
+    addresses: Mapping[str, str],
+    *,
+    keep: Sequence[WantedNode] = (),
+    figures: Mapping[str, Figures] | None = None,
+) -> SlurmLayout:
+    """Return what slurm.conf has to say about this cluster.
+
+    Args:
+        keep: Nodes to be removed that still have a job.
+        figures: By instance type; without them those of nodes on this machine.
+    """
     nodes = [*wanted_nodes(spec), *keep]
     head = next(node for node in nodes if node.role is Role.HEAD)
     workers = [node for node in nodes if node.role is Role.WORKER]
     local, slurm = spec.hyperpod.local, spec.hyperpod.slurm
-    cpus = local.cpus_per_node or os.cpu_count() or 1
+    here = Figures(local.cpus_per_node or os.cpu_count() or 1, local.memory_per_node)
+
+    def figures_of(node: WantedNode) -> Figures:
+        return here if figures is None else figures.get(node.instance_type, Figures(1, 1024))
+
     names = list(dict.fromkeys(node.partition for node in workers if node.partition))
     names += [group.partition for group in spec.workers if group.partition and group.partition not in names]
     return SlurmLayout(
         cluster=spec.cluster_name,
         head_name=head.name,
         head_address=addresses[head.name],
-        nodes=tuple(SlurmNode(node.name, addresses[node.name], cpus, local.memory_per_node) for node in workers),
+        nodes=tuple(
+            SlurmNode(node.name, addresses[node.name], figures_of(node).cpus, figures_of(node).memory_mb)
+            for node in workers
+        ),
         partitions=tuple(
             SlurmPartition(
                 name,
@@ -68,24 +95,34 @@ def node_launches(
     *,
     keep: Sequence[WantedNode] = (),
     image_reference: str = "",
+    figures: Mapping[str, Figures] | None = None,
+    provider: Mapping[str, Any] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> list[NodeLaunch]:
-    """Return how each node of the specification is launched, head first."""
+    """Return how each node of the specification is launched, head first.
+
+    Args:
+        figures: As ``slurm_layout``; given for machines that are not on this one.
+        provider: What the controller must know of the provider; without it the local one's.
+        variables: More variables for the lifecycle scripts.
+    """
     nodes = wanted_nodes(spec)
-    layout = slurm_layout(spec, addresses, keep=keep)
+    layout = slurm_layout(spec, addresses, keep=keep, figures=figures)
     launches = []
     for node in nodes:
         lifecycle = spec.group(node.group).lifecycle
         files = {
-            "node.env": _node_env(spec, node, layout),
-            "agent.json": _json(_agent_config(spec, node, nodes, addresses, layout)),
+            "node.env": _node_env(spec, node, layout, variables or {}),
+            "agent.json": _json(_agent_config(spec, node, nodes, addresses, layout, is_here=figures is None)),
         }
         if node.role is Role.HEAD:
             files["slurm.conf"] = render_slurm_conf(layout)
             files["cgroup.conf"] = render_cgroup_conf()
             files["plugstack.conf"] = render_plugstack_conf()
-            files["controller.json"] = _json(_controller_config(spec, [*nodes, *keep], addresses))
+            files["controller.json"] = _json(_controller_config(spec, [*nodes, *keep], addresses, provider))
         source = lifecycle.source or ""
-        if source and spec.provisioning_parameters is not None and not (Path(source) / _PARAMETERS_FILE).exists():
+        is_beside = "://" not in source and (Path(source) / _PARAMETERS_FILE).exists()
+        if source and spec.provisioning_parameters is not None and not is_beside:
             files[f"lifecycle/{_PARAMETERS_FILE}"] = _json(spec.provisioning_parameters)
         launches.append(
             NodeLaunch(
@@ -104,7 +141,7 @@ def node_launches(
     return launches
 
 
-def _node_env(spec: ClusterSpec, node: WantedNode, layout: SlurmLayout) -> str:
+def _node_env(spec: ClusterSpec, node: WantedNode, layout: SlurmLayout, more: Mapping[str, str]) -> str:
     lifecycle = spec.group(node.group).lifecycle
     variables = {
         "HP_CLUSTER": spec.cluster_name,
@@ -117,12 +154,19 @@ def _node_env(spec: ClusterSpec, node: WantedNode, layout: SlurmLayout) -> str:
         "HP_SHARED_MOUNTS": " ".join(SHARED_MOUNTS),
         "HP_ON_CREATE": lifecycle.on_create or "",
         "HP_ON_INIT_COMPLETE": lifecycle.on_init_complete or "",
+        **more,
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def _agent_config(
-    spec: ClusterSpec, node: WantedNode, nodes: Sequence[WantedNode], addresses: Mapping[str, str], layout: SlurmLayout
+    spec: ClusterSpec,
+    node: WantedNode,
+    nodes: Sequence[WantedNode],
+    addresses: Mapping[str, str],
+    layout: SlurmLayout,
+    *,
+    is_here: bool,
 ) -> dict[str, Any]:
     policies = spec_policies(spec)
     worker = next((worker for worker in layout.nodes if worker.name == node.name), None)
@@ -137,11 +181,12 @@ def _agent_config(
         "head_node": layout.head_name,
         "head_address": layout.head_address,
         "controller_port": CONTROLLER_PORT,
-        "kmsg_path": KMSG_PATH,
+        # Nodes on one machine share its kernel's log; a machine of its own has its own.
+        "kmsg_path": KMSG_PATH if is_here else "/dev/kmsg",
         "boot_id_path": BOOT_ID_PATH,
         "shared_mounts": list(SHARED_MOUNTS),
         # Slurm may be promised more processors than this machine has; the check looks for those that are gone.
-        "cpus": None if worker is None else min(worker.cpus, os.cpu_count() or worker.cpus),
+        "cpus": None if worker is None else min(worker.cpus, os.cpu_count() or worker.cpus) if is_here else worker.cpus,
         "memory_mb": None if worker is None else worker.memory_mb,
         "heartbeat_interval_s": policies["resume"]["heartbeat_interval_s"],
         "lease_s": policies["resume"]["lease_s"],
@@ -154,14 +199,21 @@ def _agent_config(
     }
 
 
-def _controller_config(spec: ClusterSpec, nodes: Sequence[WantedNode], addresses: Mapping[str, str]) -> dict[str, Any]:
+def _controller_config(
+    spec: ClusterSpec,
+    nodes: Sequence[WantedNode],
+    addresses: Mapping[str, str],
+    provider: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     return {
         "cluster": spec.cluster_name,
         "port": CONTROLLER_PORT,
         "metrics_port": METRICS_PORT,
         "state_dir": "/var/lib/hyperpod",
         "slurm_state_dir": "/var/spool/slurmctld",
-        "provider": {"kind": spec.provider.value, "socket": "/run/hyperpod-cloud/provider.sock"},
+        "provider": dict(provider)
+        if provider is not None
+        else {"kind": spec.provider.value, "socket": "/run/hyperpod-cloud/provider.sock"},
         "policies": spec_policies(spec),
         "nodes": [
             {

@@ -1,10 +1,17 @@
 #!/bin/bash
-# Checks address and name, and closes the way to any cloud's metadata service.
+# Checks address and name, and closes the way to any cloud's metadata service: it hands out the machine's rights.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib/common.sh
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
-ip route replace blackhole 169.254.169.254/32
+metadata=169.254.169.254
+if [[ ${HP_METADATA:-none} == root ]]; then
+	# In a cloud root's own programs need it: the controller on the head node, the scripts that fetch files.
+	iptables -C OUTPUT -d "$metadata" -m owner ! --uid-owner 0 -j REJECT 2>/dev/null ||
+		iptables -I OUTPUT -d "$metadata" -m owner ! --uid-owner 0 -j REJECT
+else
+	ip route replace blackhole "$metadata/32"
+fi
 
 for ((i = 0; i < 100; i++)); do
 	if ip -4 -o addr show | grep -qF " $HP_ADDRESS/"; then break; fi

@@ -9,7 +9,8 @@ if [[ $HP_ROLE == head ]]; then install -d -m 0700 /var/lib/hyperpod; fi
 for name in agent controller; do
 	target=/etc/hyperpod/$name.json
 	if [[ ! -f $HP_NODE_DIR/$name.json ]]; then continue; fi
-	jq --arg id "$HP_INSTANCE_ID" 'if has("node") then .instance_id = $id else . end' \
+	jq --arg id "$HP_INSTANCE_ID" --arg address "$HP_ADDRESS" \
+		'if has("node") then .instance_id = $id | .address = $address else . end' \
 		"$HP_NODE_DIR/$name.json" >"/etc/hyperpod/.$name.json"
 	if cmp -s "/etc/hyperpod/.$name.json" "$target"; then
 		rm -f "/etc/hyperpod/.$name.json"

@@ -24,6 +24,9 @@ def fakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
         terminal.append(list(argv))
         return 7
 
+    def no_account(region: str, profile: str) -> Any:
+        raise AssertionError("nothing here is about AWS")
+
     now = [1000.0]
 
     def sleep(seconds: float) -> None:
@@ -38,6 +41,7 @@ def fakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
         make_provider=lambda home: cast(Any, machines),
         serve=lambda provider, cluster: None,
         terminal=run_on_terminal,
+        make_aws=no_account,
         sleep=sleep,
         clock=lambda: now[0],
         is_interactive=lambda: False,

@@ -132,17 +132,6 @@ def test_two_specifications_are_one_too_many(fakes: Fakes, spec: Path) -> None:
     assert "two specifications are named" in result.err
 
 
-def test_other_providers_are_refused_with_what_can_be_done(fakes: Fakes, spec: Path) -> None:
-    result = fakes.run(
-        "create-cluster", str(Path(__file__).parents[2] / "configs" / "hyperpod-aws" / "create-cluster.json")
-    )
-    if "no such file" in result.err.lower() or "does not exist" in result.err:
-        pytest.skip("the example has another name")
-    assert result.code == 2
-    assert "clusters on this machine only (local)" in result.err
-    assert "--set Hyperpod.Provider=local" in result.err
-
-
 def test_a_failed_script_shows_its_last_lines_and_what_to_do(fakes: Fakes, spec: Path) -> None:
     log = spec.parent / "provisioning.log"
     failed = Birth(
@@ -316,3 +305,15 @@ def test_the_clusters_of_a_machine_complete_in_the_shell(fakes: Fakes, monkeypat
 
 def test_the_service_is_wired_to_its_hidden_command(fakes: Fakes) -> None:
     assert fakes.run("provider-serve", "demo").code == 3
+
+
+def test_plain_ssh_reaches_local_nodes_by_the_clusters_own_keys(fakes: Fakes, spec: Path) -> None:
+    created(fakes, spec)
+    result = fakes.run("ssh-config", "demo")
+    assert result.code == 0
+    head, *rest = result.out.split("\n\n")
+    assert head.splitlines()[0] == "Host demo-head-1 demo"
+    assert len(rest) == 3
+    assert "StrictHostKeyChecking yes" in head
+    assert "/secrets/admin" in head
+    assert "HostKeyAlias worker-1" in rest[0]

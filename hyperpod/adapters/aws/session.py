@@ -1,0 +1,105 @@
+"""Shells and commands on HyperPod nodes through Session Manager: the only way in without a route of one's own.
+
+Owns the command lines. The session-manager-plugin does the work; HyperPod knows no SendCommand, so a command is run
+as an interactive one, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hyperpod.adapters.aws.client import Aws
+from hyperpod.errors import CommandError, UsageError
+from hyperpod.ports.process import Completed, ProcessRunner
+
+PLUGIN: Final = "session-manager-plugin"
+_RUN_DOCUMENT: Final = "AWS-StartInteractiveCommand"
+SSH_DOCUMENT: Final = "AWS-StartSSHSession"
+_STATUS: Final = re.compile(r"^hyperpod-status:(\d+)\s*$", re.MULTILINE)
+_BANNER: Final = re.compile(r"^(Starting session with SessionId:|Exiting session with sessionId:|Cannot perform start)")
+
+
+def check_plugin(which: Callable[[str], str | None] = shutil.which) -> None:
+    """Make sure that the programs are here.
+
+    Raises:
+        UsageError: with where to get what is missing.
+    """
+    for program, hint in (
+        ("aws", "install the AWS CLI version 2"),
+        (
+            PLUGIN,
+            "https://docs.aws.amazon.com/systems-manager/latest/userguide/"
+            "session-manager-working-with-install-plugin.html",
+        ),
+    ):
+        if which(program) is None:
+            raise UsageError(f"{program} is not installed, and nodes are reached through it", hint=hint)
+
+
+def shell_argv(target: str, aws: Aws, argv: Sequence[str] = (), user: str = "root") -> list[str]:
+    """Return the command that opens a shell on a node, or runs a program there, on the caller's terminal."""
+    base = ["aws", "ssm", "start-session", "--target", target, "--region", aws.region_name]
+    if aws.profile:
+        base += ["--profile", aws.profile]
+    if not argv:
+        if user == "root":
+            return base
+        argv = ["su", "--login", user]
+    elif user != "root":
+        argv = ["runuser", "-u", user, "--", *argv]
+    parameters = json.dumps({"command": [shlex.join(argv)]})
+    return [*base, "--document-name", _RUN_DOCUMENT, "--parameters", parameters]
+
+
+def proxy_command(target: str, aws: Aws) -> str:
+    """Return the ProxyCommand by which plain ssh reaches a node."""
+    profile = f" --profile {shlex.quote(aws.profile)}" if aws.profile else ""
+    return (
+        f"aws ssm start-session --target {target} --region {aws.region_name}{profile} "
+        f"--document-name {SSH_DOCUMENT} --parameters portNumber=%p"
+    )
+
+
+@dataclass(frozen=True)
+class SessionConnection:
+    """Implements ``ports.provider.Connection`` with Session Manager."""
+
+    target: str
+    aws: Aws
+    processes: ProcessRunner
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, input: str | None = None, check: bool = True) -> Completed:
+        """Run a command on the node; its two outputs come as one.
+
+        Raises:
+            UsageError: There is input; a session has no way to end it.
+            CommandError, CommandTimeout: As ``ProcessRunner.run``.
+        """
+        if input is not None:
+            raise UsageError("a command on a HyperPod node cannot be given input")
+        check_plugin()
+        script = f"{shlex.join(argv)} 2>&1; s=$?; echo; echo hyperpod-status:$s"
+        local = shell_argv(self.target, self.aws, ["bash", "-c", script])
+        done = self.processes.run(local, timeout_s=timeout_s)
+        text = done.stdout.replace("\r\n", "\n")
+        status = _STATUS.search(text)
+        if status is None:
+            raise CommandError(local, done.code or 1, text[-2000:] or "the session ended without the command's status")
+        lines = text[: status.start()].splitlines()
+        said = "\n".join(line for line in lines if not _BANNER.match(line)).strip("\n")
+        code = int(status[1])
+        if check and code != 0:
+            raise CommandError(argv, code, said[-4000:])
+        return Completed(f"{said}\n" if said else "", "", code)
+
+    def shell_argv(self, argv: Sequence[str] = (), *, user: str = "root", interactive: bool = True) -> list[str]:
+        """Return the local command for a shell, or for ``argv``, on the caller's terminal."""
+        check_plugin()
+        return shell_argv(self.target, self.aws, argv, user)
