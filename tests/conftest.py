@@ -47,7 +47,14 @@ def lab(shared_cluster: Lab) -> Iterator[Lab]:
 
 
 # Tests against moto take minutes together: it makes an account's worth of objects for each of them.
-SLOW_CLOUD = ("/adapters/aws/", "/adapters/ec2/", "test_ec2", "test_sagemaker", "test_prepare", "test_provider_contract")
+SLOW_CLOUD = (
+    "/adapters/aws/",
+    "/adapters/ec2/",
+    "test_ec2",
+    "test_sagemaker",
+    "test_prepare",
+    "test_provider_contract",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
