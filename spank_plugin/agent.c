@@ -173,7 +173,7 @@ ssize_t hp_agent_ask(struct hp_agent *agent, enum hp_phase phase, const char *me
 		tell_once(agent, "takes no message");
 		goto out;
 	}
-	if (allowed == 0)
+	if (allowed == 0 || reply == NULL)
 		goto out;
 	rv = read_reply(fd, reply, reply_cap, start + allowed);
 	if (rv < 0) {

@@ -41,6 +41,7 @@ struct hp_agent {
 /*
  * Send a message and wait for the reply's "." line. Returns the length of the reply before it
  * (stored in reply, with room for one more byte), or -1 when there is no trustworthy reply.
+ * Without a reply (NULL) the message is handed over and nothing is waited for.
  */
 ssize_t hp_agent_ask(struct hp_agent *agent, enum hp_phase phase, const char *message,
 		     size_t message_len, char *reply, size_t reply_cap);

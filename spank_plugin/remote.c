@@ -91,7 +91,9 @@ static void ask_env(spank_t spank)
 	ssize_t len;
 
 	report.type = "env";
-	len = send_report(&report, HP_PHASE_ENV, reply, HP_REPLY_MAX);
+	/* A job that isn't armed gets no variables: the agent is told of it, nobody waits. */
+	len = send_report(&report, HP_PHASE_ENV,
+			  step.wish.armed_by == HP_ARMED_NOT ? NULL : reply, HP_REPLY_MAX);
 	if (len < 0)
 		return;
 	count = hp_message_split_env(reply, (size_t)len, lines, &refused);
@@ -166,7 +168,8 @@ static void report_task(spank_t spank, const char *type, enum hp_phase phase,
 		hp_job_describe_task(spank, &report);
 	if (wait_status != NULL)
 		hp_message_set_status(&report, *wait_status);
-	(void)send_report(&report, phase, ack, sizeof(ack));
+	/* Only an exit is worth waiting for: it must not be lost, and it delays no start. */
+	(void)send_report(&report, phase, phase == HP_PHASE_EXIT ? ack : NULL, sizeof(ack));
 }
 
 void hp_remote_task_start(spank_t spank)

@@ -118,7 +118,7 @@ def node_launches(
         if node.role is Role.HEAD:
             files["slurm.conf"] = render_slurm_conf(layout)
             files["cgroup.conf"] = render_cgroup_conf()
-            files["plugstack.conf"] = render_plugstack_conf()
+            files["plugstack.conf"] = render_plugstack_conf(default_on=spec.hyperpod.resume.default)
             files["controller.json"] = _json(_controller_config(spec, [*nodes, *keep], addresses, provider))
         source = lifecycle.source or ""
         is_beside = "://" not in source and (Path(source) / _PARAMETERS_FILE).exists()

@@ -111,3 +111,8 @@ def test_no_file_includes_others_by_a_pattern() -> None:
 
 def test_a_plugin_that_does_not_load_never_stops_a_job() -> None:
     assert render_plugstack_conf() == "optional /usr/lib/x86_64-linux-gnu/slurm-wlm/hyperpod.so\n"
+
+
+def test_the_plugin_is_told_when_jobs_that_say_nothing_are_armed() -> None:
+    line = render_plugstack_conf(default_on=True)
+    assert line == "optional /usr/lib/x86_64-linux-gnu/slurm-wlm/hyperpod.so default=on\n"

@@ -182,6 +182,9 @@ def render_cgroup_conf() -> str:
     return "CgroupPlugin=disabled\n"
 
 
-def render_plugstack_conf() -> str:
-    """Return plugstack.conf. ``optional``: a plugin that does not load is reported by the agent, jobs still run."""
-    return f"optional {PLUGIN_PATH}\n"
+def render_plugstack_conf(*, default_on: bool = False) -> str:
+    """Return plugstack.conf. ``optional``: a plugin that does not load is reported by the agent, jobs still run.
+
+    ``default_on`` arms jobs that say nothing; the plugin waits for an attempt's variables in armed jobs only.
+    """
+    return f"optional {PLUGIN_PATH}{' default=on' if default_on else ''}\n"
