@@ -230,12 +230,20 @@ class Server:
         if kind == words.TASK_EXIT:
             return {"ok": await self._hand_over(Report(kind, now, message)), "time": now.timestamp()}
         if kind in (words.TASK_START, words.STEP_END, words.GOODBYE, words.HELLO):
-            is_kept = self._world.inbox.put(Report(kind, now, message), wake=kind != words.STEP_END)
+            is_kept = self._world.inbox.put(Report(kind, now, message), wake=self._is_urgent(kind, message))
             return {"ok": is_kept, "time": now.timestamp()}
         if kind == words.REPLY:
             # An agent's answer to an order: what it did shows in its next heartbeat.
             return None
         return {"ok": False, "error": "UsageError", "message": f"unknown message {kind!r}", "hint": ""}
+
+    def _is_urgent(self, kind: str, message: Mapping[str, Any]) -> bool:
+        """Say whether a report is worth a tick at once. Tasks of jobs that we do not watch come by the hundred."""
+        if kind not in (words.TASK_START, words.TASK_EXIT):
+            return kind != words.STEP_END
+        snapshot = self._world.last_snapshot
+        record = snapshot.records.get(int(message["job_id"])) if snapshot is not None else None
+        return record is not None and record.is_armed and not record.verdict
 
     async def _hand_over(self, report: Report) -> bool:
         """Give a report to the tick and wait until it is in the journal: what is confirmed survives a kill."""
@@ -244,7 +252,8 @@ class Server:
         def tell() -> None:
             loop.call_soon_threadsafe(taken.set)
 
-        if not self._world.inbox.put(replace(report, on_taken=tell)):
+        is_urgent = self._is_urgent(report.kind, report.data)
+        if not self._world.inbox.put(replace(report, on_taken=tell), wake=is_urgent):
             return False
         try:
             await asyncio.wait_for(taken.wait(), TICK_DEADLINE_S)
