@@ -45,7 +45,7 @@ QUICK_DEADLINE_S = 1.8
 SILENCE_RESET_S = 3.0
 """A connection without an answer for this long is given up: only a new attempt shows whether the way is open."""
 
-HEALTH, CLEAR = "health", "clear"
+HEALTH = "health"
 """Requests of the command line, beside those of the plugin."""
 
 SAVE_INTERVAL_S = 30.0
@@ -227,7 +227,7 @@ class Mind:
             self._on_reply(message, now)
         elif kind == words.QUICK_CHECK:
             self._on_quick_check(str(message.get("id")), now, at)
-        elif kind == CLEAR:
+        elif kind == words.CLEAR:
             was_open = self._clear(message, now, at)
             if message.get("id") is not None:
                 self._do.send({"type": words.REPLY, "id": message["id"], "ok": True, "cleared": was_open})
@@ -339,8 +339,6 @@ class Mind:
             elif kind == words.GOODBYE:
                 self.say_goodbye()
                 self._do.reply(client, ())
-            elif kind == CLEAR:
-                self._do.reply(client, ("cleared" if self._clear(request, now, at) else "not open",))
             else:
                 log.warning("a request is not known type=%r", kind)
                 self._do.reply(client, ())

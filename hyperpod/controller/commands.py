@@ -105,7 +105,7 @@ def _clear(world: World, args: Mapping[str, Any]) -> str:
         )
     reason = str(args.get("reason") or "")
     for finding in found:
-        order = {"type": "clear", "code": code, "device": finding.device, "reason": reason}
+        order = {"type": words.CLEAR, "code": code, "device": finding.device, "reason": reason}
         if not world.agents.send(node.name, order):
             raise ProviderUnavailable(f"the agent of {node.name} is not connected", hint="try again when it is")
     text = f"{check}/{code} was cleared by an administrator: {reason}"
