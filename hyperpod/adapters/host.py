@@ -92,6 +92,12 @@ class LocalHost:
     def read_text(self, path: str, limit: int = 65536) -> str:
         return self.read_bytes(path, limit).decode(errors="replace")
 
+    def list_dir(self, path: str) -> Sequence[str]:
+        return sorted(os.listdir(path))
+
+    def read_link(self, path: str) -> str:
+        return os.readlink(path)
+
     def read_bytes(self, path: str, limit: int = 1 << 20) -> bytes:
         parts = []
         left = limit

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from hyperpod.core.finding import Action, Finding, Severity, Whose
 from hyperpod.core.node import Role
+from hyperpod.ports.gpu import Gpus, NoGpus
 from hyperpod.ports.host import Credentials, Host
 
 EVERYWHERE = frozenset(Role)
@@ -33,6 +34,32 @@ TWO_OF_THREE = Damping(2, 3)
 
 
 @dataclass(frozen=True)
+class About:
+    """What people are told about a check: ``hyperpod checks describe`` and the reference page are made from it.
+
+    Attributes:
+        title: One line, without a full stop.
+        reads: Where it looks.
+        means: What a finding says about the machine, and what looks alike but is not one.
+        does: What is done about it and why.
+        codes: Every code that it can report, with one sentence each.
+        source: Where the rule is from.
+    """
+
+    title: str
+    reads: str
+    means: str
+    does: str
+    codes: Mapping[str, str]
+    source: str
+
+
+def setting(default: Any, why: str) -> Any:
+    """Declare a setting of a check: its default, with what it means, its unit, and why this default."""
+    return field(default=default, metadata={"why": why})
+
+
+@dataclass(frozen=True)
 class Facts:
     """What the agent knows when a check starts.
 
@@ -46,6 +73,10 @@ class Facts:
         expected_cpus: Slurm's figure for this node; None where Slurm has none.
         expected_memory_mib: Slurm's RealMemory; None where Slurm has none.
         clock_offset_s: The head node's clock minus ours; None while the controller has not answered yet.
+        expected: What a machine of this instance type has, by the names in ``Result.inventory`` (``gpus``, ``efa``,
+            ``neuron_devices``, ...); what is not in it is not known, and the group's majority decides elsewhere.
+        sysfs: Where the kernel's device tree is mounted, without a slash at the end.
+        jobs: Slurm's jobs that have processes or are known on this node now; None while that is not known.
     """
 
     now: datetime
@@ -57,6 +88,9 @@ class Facts:
     expected_cpus: int | None = None
     expected_memory_mib: int | None = None
     clock_offset_s: float | None = None
+    expected: Mapping[str, float] = field(default_factory=dict)
+    sysfs: str = "/sys"
+    jobs: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +100,7 @@ class Ports:
     host: Host
     munge: Credentials
     facts: Facts
+    gpus: Gpus = field(default_factory=NoGpus)
 
 
 @dataclass(frozen=True)
@@ -73,11 +108,13 @@ class Result:
     """What one run of a check found.
 
     ``findings`` holds everything that is wrong now (nothing: healthy). ``not_ready`` is a sentence when nothing
-    is reported yet but the node must not take its first job: a service that is still starting.
+    is reported yet but the node must not take its first job: a service that is still starting. ``inventory`` is what
+    was counted, in words that can be compared between the machines of a group (``gpus``: ``8``).
     """
 
     findings: tuple[Finding, ...] = ()
     not_ready: str = ""
+    inventory: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def why_not_ready(self) -> str:
@@ -89,7 +126,13 @@ class Result:
 
 
 class Check(Protocol):
-    """One health check. Instances are made by the registry with their settings."""
+    """One health check. Instances are made by the registry with their settings.
+
+    The attributes ``is_job_start`` and ``is_job_end`` (absent: False) make it run when a job's first task comes to
+    this node, and when its last one has left.
+    """
+
+    about: ClassVar[About]
 
     @property
     def name(self) -> str:

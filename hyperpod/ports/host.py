@@ -129,6 +129,22 @@ class Host(Protocol):
         """
         ...
 
+    def list_dir(self, path: str) -> Sequence[str]:
+        """Return the names in a folder, sorted.
+
+        Raises:
+            OSError: if it cannot be read.
+        """
+        ...
+
+    def read_link(self, path: str) -> str:
+        """Return where a symbolic link points, as it is written.
+
+        Raises:
+            OSError: if it is none or cannot be read.
+        """
+        ...
+
     def disk(self, path: str) -> DiskUsage:
         """Return the room on the file system that holds ``path``. Blocks while a network file system hangs.
 

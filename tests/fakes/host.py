@@ -22,6 +22,7 @@ class FakeHost:
     clock: FakeClock = field(default_factory=FakeClock)
     files: dict[str, str] = field(default_factory=dict)
     blobs: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
     disks: dict[str, DiskUsage | OSError] = field(default_factory=dict)
     mounted: tuple[str, ...] = ()
     writes: dict[str, str] = field(default_factory=dict)
@@ -59,6 +60,21 @@ class FakeHost:
         if path in self.blobs:
             return self.blobs[path][:limit]
         return self.read_text(path, limit).encode()
+
+    def list_dir(self, path: str) -> Sequence[str]:
+        below = [
+            name[len(path.rstrip("/")) + 1 :]
+            for name in {**self.files, **self.blobs, **self.links}
+            if name.startswith(path.rstrip("/") + "/")
+        ]
+        if not below:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return sorted({name.split("/")[0] for name in below})
+
+    def read_link(self, path: str) -> str:
+        if path not in self.links:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return self.links[path]
 
     def disk(self, path: str) -> DiskUsage:
         found = self.disks.get(path)

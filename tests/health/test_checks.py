@@ -44,7 +44,7 @@ def _disk(value: Any) -> DiskUsage | OSError:
 
 
 def _set_up(host: FakeHost, data: dict[str, Any]) -> None:
-    for name in ("files", "writes", "outputs"):
+    for name in ("files", "links", "writes", "outputs"):
         getattr(host, name).update(data.get(name, {}))
     for path in data.get("gone", []):
         host.files.pop(path, None)
@@ -107,5 +107,9 @@ def test_every_check_has_a_healthy_and_an_ill_case(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_every_check_explains_itself(name: str) -> None:
-    module = __import__(f"hyperpod.health.checks.{name}", fromlist=["__doc__"])
-    assert "etting" in module.__doc__
+    about = getattr(CHECKS[name], "about", None)
+    if about is None:
+        module = __import__(f"hyperpod.health.checks.{name}", fromlist=["__doc__"])
+        assert "etting" in module.__doc__
+    else:
+        assert all((about.title, about.reads, about.means, about.does, about.codes, about.source))

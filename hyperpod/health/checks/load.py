@@ -1,17 +1,13 @@
-"""The load is not far above the number of processors.
-
-Only ever WARN: a busy node is what the cluster is for. Settings: ``per_cpu`` (4.0: training with many data loaders
-reaches two or three), over five minutes, so that a job's start does not count. Where slurm.conf says
-``config_overrides`` nothing is compared: the load is that of a machine which several nodes share.
-"""
+"""The load is not far above the number of processors. Only ever WARN: a busy node is what the cluster is for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hyperpod.core.finding import Whose
 from hyperpod.core.node import Role
-from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, unknown, warn
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, setting, unknown, warn
 from hyperpod.health.slurm_conf import figures_are_declared
 
 NAME = "load"
@@ -21,8 +17,20 @@ NAME = "load"
 class LoadCheck:
     """Reads /proc/loadavg."""
 
-    per_cpu: float = 4.0
-    interval_s: float = 60.0
+    about: ClassVar[About] = About(
+        title="The load is not far above the number of processors",
+        reads="/proc/loadavg, the mean of five minutes, so that a job's start does not count.",
+        means="More processes want to run than there are processors. Where slurm.conf says config_overrides nothing is "
+        "compared: the load is that of a machine which several nodes share.",
+        does="WARN only: training with many data loaders reaches two or three per processor and is healthy.",
+        codes={
+            "LoadHigh": "The load is above per_cpu times the processors.",
+            "LoadUnreadable": "The kernel's figure could not be read.",
+        },
+        source="proc_loadavg(5); our judgement of the limit.",
+    )
+    per_cpu: float = setting(4.0, "Load per processor that is still normal; data loaders reach two or three.")
+    interval_s: float = setting(60.0, "Seconds between two looks; the figure is a mean of five minutes anyway.")
     deadline_s: float = 2.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE
