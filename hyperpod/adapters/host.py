@@ -170,6 +170,9 @@ class LocalHost:
             return None
         return Process(int(pid), parent, uid, name, title.replace("\0", " ").strip(), started_at)
 
+    def process(self, pid: int) -> Process | None:
+        return self._process(str(pid))
+
     def environment(self, pid: int) -> Mapping[str, str]:
         try:
             text = self.read_text(f"{self._proc}/{pid}/environ", 1 << 18)

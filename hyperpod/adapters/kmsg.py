@@ -1,14 +1,18 @@
 """Readers of the kernel log: /dev/kmsg itself, and a regular file that stands in for it.
 
-Both give raw records; what they mean is ``health.kmsg``'s. Neither ever blocks.
+Both give raw records; what they mean is ``health.kmsg``'s. Neither ever blocks. Both have a descriptor to wait on: the
+device its own, the file that of the kernel's notices about its folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from dataclasses import dataclass, field
+
+from hyperpod.adapters.inotify import drain, watch_folder
 
 _BATCH = 2000
 """Records taken in one go, so that a flood leaves room for everything else."""
@@ -45,10 +49,11 @@ class KmsgReader:
     _inode: int = field(default=0, init=False)
     _offset: int = field(default=0, init=False)
     _rest: bytes = field(default=b"", init=False)
+    _notices: int = field(default=-1, init=False)
 
     def fileno(self) -> int:
         """Return the descriptor to wait on, or -1 when there is none: then look several times a second."""
-        return self._fd if self._is_device else -1
+        return self._fd if self._is_device and self._fd >= 0 else self._notices
 
     def read(self) -> Batch:
         """Return the records that came since the last look."""
@@ -68,6 +73,10 @@ class KmsgReader:
         # A character device delivers one record for each read; /dev/null in its place ends at once like a file.
         self._is_device = stat.S_ISCHR(found.st_mode) and self.path != os.devnull
         self._inode, self._offset, self._rest = found.st_ino, 0, b""
+        if stat.S_ISREG(found.st_mode) and self._notices < 0:
+            # Before the first read, so that nothing falls between; without notices it is looked at more often.
+            with contextlib.suppress(OSError):
+                self._notices = watch_folder(os.path.dirname(os.path.abspath(self.path)))
         return ""
 
     def close(self) -> None:
@@ -96,6 +105,8 @@ class KmsgReader:
         return Batch(tuple(records), was_overrun, has_more=True)
 
     def _read_file(self) -> Batch:
+        if self._notices >= 0:
+            drain(self._notices)
         try:
             found = os.stat(self.path)
         except OSError as error:

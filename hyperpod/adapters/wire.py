@@ -1,7 +1,8 @@
 """Frames between agent, controller and command line: a 4-byte big-endian length and a munge credential.
 
 Owns framing, size limits and deadlines. Must not know what a message means: see core/messages.py. The peer's
-uid in every received frame comes from its credential, never from what the message says.
+uid in every received frame comes from its credential, never from what the message says. On a connection whose ends have
+exchanged a key, a frame may be sealed with that instead (``adapters.seal``); its uid is that of the exchange.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hyperpod.adapters.munge import Credential
+from hyperpod.adapters.seal import MARK, Seal
 from hyperpod.core.messages import MAX_FRAME_BYTES
 from hyperpod.errors import AccessDenied, ConnectionLost, MungeError, UnexpectedOutput
 
@@ -40,9 +42,19 @@ class Signer(Protocol):
 
 @dataclass(frozen=True)
 class Frame:
-    """One received message and who signed it."""
+    """One received message and who signed it; sealed ones come from whoever gave the connection's key."""
 
     message: dict[str, Any]
+    uid: int
+    gid: int
+    is_sealed: bool = False
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A connection's key, and who gave it."""
+
+    seal: Seal
     uid: int
     gid: int
 
@@ -63,21 +75,38 @@ def pack(message: Mapping[str, Any], munge: Signer, *, only_uid: int | None = No
     return _HEADER.pack(len(credential)) + credential
 
 
-def unpack(credential: bytes, munge: Signer) -> Frame:
+def pack_sealed(message: Mapping[str, Any], seal: Seal) -> bytes:
+    """Return the next sealed frame of a connection; frames must be sent in the order in which they were made."""
+    body = seal.wrap(json.dumps(message, separators=(",", ":")).encode())
+    return _HEADER.pack(len(body)) + body
+
+
+def unpack(body: bytes, munge: Signer, sealed: Sealed | None = None) -> Frame:
     """Verify a frame's body and read its message.
 
+    Args:
+        body: The frame without its length.
+        munge: Verifies credentials.
+        sealed: The connection's key; None: only credentials are accepted.
     Raises:
         MungeError: if the credential is not acceptable.
+        AccessDenied: if the seal is wrong; the connection must end then.
         UnexpectedOutput: if its payload is not a JSON object.
     """
-    found = munge.decode(credential)
+    if sealed is not None and body[:1] == MARK:
+        return Frame(_message(sealed.seal.unwrap(body)), sealed.uid, sealed.gid, is_sealed=True)
+    found = munge.decode(body)
+    return Frame(_message(found.payload), found.uid, found.gid)
+
+
+def _message(payload: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(found.payload)
+        message = json.loads(payload)
     except (ValueError, RecursionError) as error:
-        raise UnexpectedOutput("message from the network", found.payload[:200].decode(errors="replace")) from error
+        raise UnexpectedOutput("message from the network", payload[:200].decode(errors="replace")) from error
     if not isinstance(message, dict):
-        raise UnexpectedOutput("message from the network", found.payload[:200].decode(errors="replace"))
-    return Frame(message, found.uid, found.gid)
+        raise UnexpectedOutput("message from the network", payload[:200].decode(errors="replace"))
+    return message
 
 
 def _body_length(header: bytes, most: int = MAX_FRAME_BYTES) -> int:
@@ -98,7 +127,15 @@ def send_frame(sock: socket.socket, message: Mapping[str, Any], munge: Signer, t
         ConnectionLost: if the peer is gone or does not read in time.
         MungeError: if munge fails.
     """
-    frame = pack(message, munge)
+    send_packed(sock, pack(message, munge), timeout_s)
+
+
+def send_packed(sock: socket.socket, frame: bytes, timeout_s: float = 5.0) -> None:
+    """Send one frame within ``timeout_s``.
+
+    Raises:
+        ConnectionLost: if the peer is gone or does not read in time.
+    """
     _within(sock, time.monotonic() + timeout_s, "send", lambda: sock.sendall(frame))
 
 
@@ -204,6 +241,7 @@ async def read_frame(
     idle_timeout_s: float | None = None,
     frame_timeout_s: float = 10.0,
     max_bytes: int = MAX_FRAME_BYTES,
+    sealed: Sealed | None = None,
 ) -> Frame | None:
     """Read the next message, or None when the peer has closed the connection between two messages.
 
@@ -215,9 +253,11 @@ async def read_frame(
         idle_timeout_s: How long to wait for a message to begin; None: as long as the connection lives.
         frame_timeout_s: How long a message may take once it has begun.
         max_bytes: Largest frame that is accepted.
+        sealed: The connection's key, once its ends have exchanged one.
     Raises:
         ConnectionLost: if the peer goes away within a message or is too slow.
         MungeError: if the credential is not acceptable; the stream is still in step.
+        AccessDenied: if a seal is wrong; close the connection then.
         UnexpectedOutput: if the bytes are not a frame; close the connection then.
     """
     import asyncio
@@ -234,14 +274,16 @@ async def read_frame(
     try:
         async with asyncio.timeout(frame_timeout_s):
             header = first + await reader.readexactly(_HEADER.size - 1)
-            credential = await reader.readexactly(_body_length(header, max_bytes))
+            body = await reader.readexactly(_body_length(header, max_bytes))
     except TimeoutError as error:
         raise ConnectionLost("could not receive in time") from error
     except asyncio.IncompleteReadError as error:
         raise ConnectionLost("the other side closed the connection in the middle of a message") from error
     except OSError as error:
         raise ConnectionLost(f"could not receive: {error.strerror or error}") from error
-    return await asyncio.to_thread(unpack, credential, munge)
+    if sealed is not None and body[:1] == MARK:
+        return unpack(body, munge, sealed)
+    return await asyncio.to_thread(unpack, body, munge)
 
 
 async def write_frame(
@@ -251,8 +293,9 @@ async def write_frame(
     *,
     timeout_s: float = 5.0,
     only_uid: int | None = None,
+    seal: Seal | None = None,
 ) -> None:
-    """Write one message and wait until the peer has room for it.
+    """Write one message, sealed where a seal is given, and wait until the peer has room for it.
 
     The frame is handed to the writer in one piece, so that several tasks may write to one connection.
 
@@ -262,9 +305,12 @@ async def write_frame(
     """
     import asyncio
 
-    frame = await asyncio.to_thread(partial(pack, message, munge, only_uid=only_uid))
+    frame = b"" if seal else await asyncio.to_thread(partial(pack, message, munge, only_uid=only_uid))
     if writer.is_closing():
         raise ConnectionLost("the connection is closed")
+    if seal is not None:
+        # Made and written without a pause between, or the order on the wire would not be that of the seals.
+        frame = pack_sealed(message, seal)
     try:
         writer.write(frame)
         async with asyncio.timeout(timeout_s):

@@ -19,11 +19,12 @@ from datetime import timedelta
 from typing import Any
 
 from hyperpod.adapters.host import contact_of
-from hyperpod.adapters.wire import Signer, send_frame, unpack
+from hyperpod.adapters.seal import Seal, new_key
+from hyperpod.adapters.wire import Sealed, Signer, pack, pack_sealed, send_packed, unpack
 from hyperpod.agent.quiet import QuietLog
 from hyperpod.core.backoff import delay_after
-from hyperpod.core.messages import MAX_FRAME_BYTES
-from hyperpod.errors import ConnectionLost, HyperpodError, MungeError
+from hyperpod.core.messages import HEARTBEAT, HELLO, MAX_FRAME_BYTES, SEAL
+from hyperpod.errors import AccessDenied, ConnectionLost, HyperpodError, MungeError
 from hyperpod.ports.host import Contact
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,8 @@ class Link:
         self._is_stopping = False
         self._must_reset = False
         self._is_heard = False
+        self._key = b""
+        self._sealed: Sealed | None = None
         self._quiet = QuietLog(log)
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
 
@@ -133,6 +136,7 @@ class Link:
                 self._pause(delay_after(failures, first=FIRST_DELAY, most=MOST_DELAY).total_seconds())
                 continue
             self._is_heard = False
+            self._key, self._sealed = new_key(), None
             with sock:
                 if sock.family != socket.AF_UNIX:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -186,7 +190,14 @@ class Link:
 
     def _send(self, sock: socket.socket, message: Mapping[str, Any]) -> None:
         try:
-            send_frame(sock, message, self._munge, SEND_TIMEOUT_S)
+            if message.get("type") == HELLO:
+                # Root alone may read the key; the controller is root.
+                frame = pack({**message, SEAL: self._key.hex()}, self._munge, only_uid=0)
+            elif self._sealed is not None and message.get("type") == HEARTBEAT:
+                frame = pack_sealed(message, self._sealed.seal)
+            else:
+                frame = pack(message, self._munge)
+            send_packed(sock, frame, SEND_TIMEOUT_S)
         except MungeError as error:
             # Nothing of it was sent, so the stream is in step; the next heartbeat tries again.
             self._quiet.say(logging.WARNING, f"a message could not be signed: {error}", time.monotonic())
@@ -198,10 +209,12 @@ class Link:
                 raise ConnectionLost(f"the other side sent a frame of {length} bytes")
             if len(buffer) < 4 + length:
                 return
-            credential = bytes(buffer[4 : 4 + length])
+            body = bytes(buffer[4 : 4 + length])
             del buffer[: 4 + length]
             try:
-                frame = unpack(credential, self._munge)
+                frame = unpack(body, self._munge, self._sealed)
+            except AccessDenied as error:
+                raise ConnectionLost(str(error)) from error
             except HyperpodError as error:
                 self._quiet.say(logging.WARNING, f"a message was refused: {error}", time.monotonic())
                 continue
@@ -210,4 +223,6 @@ class Link:
                 self._quiet.say(logging.WARNING, text, time.monotonic())
                 continue
             self._is_heard = True
+            if self._sealed is None and frame.message.get(SEAL) is True:
+                self._sealed = Sealed(Seal(self._key, is_agent=True), frame.uid, frame.gid)
             self._on_event(Received(frame.message))

@@ -20,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from hyperpod.adapters.wire import Frame, Signer, read_frame, write_frame
+from hyperpod.adapters.seal import Seal
+from hyperpod.adapters.wire import Frame, Sealed, Signer, read_frame, write_frame
 from hyperpod.controller.environment import Environments
 from hyperpod.controller.memory import Report
 from hyperpod.controller.world import World
@@ -112,10 +113,14 @@ class Server:
         return True
 
     async def _write(
-        self, writer: asyncio.StreamWriter, message: Mapping[str, Any], only_uid: int | None = None
+        self,
+        writer: asyncio.StreamWriter,
+        message: Mapping[str, Any],
+        only_uid: int | None = None,
+        seal: Seal | None = None,
     ) -> None:
         try:
-            await write_frame(writer, message, self._munge, only_uid=only_uid)
+            await write_frame(writer, message, self._munge, only_uid=only_uid, seal=seal)
         except ConnectionLost as error:
             # Whoever does not read must not have answers pile up here.
             log.debug("cannot send error=%s", error)
@@ -131,6 +136,7 @@ class Server:
         self._strangers.add(writer)
         node = ""
         is_stranger, refusals = True, 0
+        sealed: Sealed | None = None
         tasks: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -140,6 +146,7 @@ class Server:
                         self._munge,
                         idle_timeout_s=STRANGER_TIMEOUT_S if is_stranger else IDLE_TIMEOUT_S,
                         max_bytes=STRANGER_FRAME_BYTES if is_stranger else MAX_FRAME_BYTES,
+                        sealed=sealed,
                     )
                 except MungeError as error:
                     refusals += 1
@@ -156,8 +163,9 @@ class Server:
                     is_stranger = False
                     self._strangers.drop(writer)
                 node = self._register(frame, writer) or node
+                sealed = sealed or _sealed(frame)
                 # Answers may take a second; the next message must not wait for them.
-                task = asyncio.create_task(self._handle(frame, writer))
+                task = asyncio.create_task(self._handle(frame, writer, sealed))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
         except HyperpodError as error:
@@ -186,7 +194,7 @@ class Server:
         self._writers[node] = writer
         return node
 
-    async def _handle(self, frame: Frame, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, frame: Frame, writer: asyncio.StreamWriter, sealed: Sealed | None = None) -> None:
         message = frame.message
         kind = str(message.get("type", ""))
         try:
@@ -198,6 +206,11 @@ class Server:
             reply = {"ok": False, "error": "UsageError", "message": f"message not understood: {error}", "hint": ""}
         if reply is not None:
             reply = {"type": words.REPLY, "id": message.get("id"), **reply}
+            if kind == words.HELLO and sealed is not None:
+                reply[words.SEAL] = True
+            if frame.is_sealed and sealed is not None:
+                await self._write(writer, reply, seal=sealed.seal)
+                return
             # Signed by us, with an id that the asker chose: only the asker may be able to read it, or a user could
             # keep it and hand it to an agent as the controller's answer.
             await self._write(writer, reply, None if frame.uid in self._trusted else frame.uid)
@@ -312,6 +325,17 @@ class Strangers:
         self._count -= 1
         if not own:
             del self._addresses[address]
+
+
+def _sealed(frame: Frame) -> Sealed | None:
+    """Take the key out of an agent's hello, so that it goes no further."""
+    key = frame.message.pop(words.SEAL, None)
+    if frame.message.get("type") != words.HELLO or not isinstance(key, str):
+        return None
+    try:
+        return Sealed(Seal(bytes.fromhex(key), is_agent=False), frame.uid, frame.gid)
+    except ValueError:
+        return None
 
 
 def _address(writer: asyncio.StreamWriter) -> str:

@@ -18,6 +18,9 @@ PROTOCOL = 1
 MAX_FRAME_BYTES = 1_000_000
 
 HELLO = "hello"
+SEAL = "seal"
+"""In a hello the connection's key, in its answer True: from then on heartbeats and their ACKs are sealed with it."""
+
 HEARTBEAT = "heartbeat"
 ACK = "ack"
 TASK_START = "task_start"

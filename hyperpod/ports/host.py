@@ -178,6 +178,10 @@ class Host(Protocol):
         """Return every process of this node."""
         ...
 
+    def process(self, pid: int) -> Process | None:
+        """Return one process of this node; None when there is none with this id."""
+        ...
+
     def environment(self, pid: int) -> Mapping[str, str]:
         """Return a process's initial environment; empty when it is gone or not ours to read."""
         ...

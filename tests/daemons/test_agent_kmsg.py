@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 from pathlib import Path
 
 import pytest
 
+from hyperpod.adapters.inotify import watch_folder
 from hyperpod.adapters.kmsg import KmsgReader, split_records
 
 
@@ -96,12 +98,38 @@ def test_a_large_file_is_read_in_portions(path: Path) -> None:
     reader.close()
 
 
-def test_a_file_cannot_be_waited_for(path: Path) -> None:
+def _is_readable(descriptor: int) -> bool:
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def test_a_file_can_be_waited_for(path: Path) -> None:
     path.write_text("")
     reader = KmsgReader(str(path))
     reader.read()
-    assert reader.fileno() == -1
+    assert not _is_readable(reader.fileno())
+    with path.open("a") as file:
+        file.write("4,1,5,-;one\n")
+    assert _is_readable(reader.fileno())
+    assert reader.read().records == ("4,1,5,-;one",)
+    assert not _is_readable(reader.fileno())
     reader.close()
+
+
+def test_a_file_that_is_put_in_its_place_is_told(path: Path) -> None:
+    path.write_text("")
+    reader = KmsgReader(str(path))
+    reader.read()
+    other = path.with_name("other")
+    other.write_text("4,1,9,-;new\n")
+    os.replace(other, path)
+    assert _is_readable(reader.fileno())
+    assert reader.read().records == ("4,1,9,-;new",)
+    reader.close()
+
+
+def test_a_folder_that_cannot_be_watched_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        watch_folder(str(tmp_path / "missing"))
 
 
 def test_continuation_lines_belong_to_the_record_before() -> None:

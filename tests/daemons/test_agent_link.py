@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from hyperpod.adapters.munge import Credential
-from hyperpod.adapters.wire import pack, recv_frame
+from hyperpod.adapters.seal import Seal
+from hyperpod.adapters.wire import Frame, Sealed, pack, pack_sealed, recv_frame, unpack
 from hyperpod.agent.link import Connected, Link, LinkEvent, Lost, Received
 from hyperpod.errors import MungeError
 from hyperpod.ports.host import Contact
@@ -77,6 +78,65 @@ def test_messages_are_sent_in_order(stage: Stage) -> None:
         for number in range(3):
             stage.link.send({"n": number})
         assert [recv_frame(controller, stage.signer).message["n"] for _ in range(3)] == [0, 1, 2]
+
+
+def _agree(stage: Stage, controller: socket.socket) -> Sealed:
+    """Let the link say hello, answer it as a controller does, and return the controller's end of the key."""
+    stage.link.send({"type": "hello", "id": "1"})
+    hello = recv_frame(controller, stage.signer).message
+    controller.sendall(pack({"type": "reply", "id": "1", "seal": True}, stage.signer))
+    assert isinstance(stage.next(), Received)
+    return Sealed(Seal(bytes.fromhex(hello["seal"]), is_agent=False), 0, 0)
+
+
+def test_heartbeats_are_sealed_once_the_controller_has_taken_the_key(stage: Stage) -> None:
+    with stage.accept() as controller:
+        sealed = _agree(stage, controller)
+        for number in range(3):
+            stage.link.send({"type": "heartbeat", "n": number})
+            frame = _receive(controller, stage, sealed)
+            assert (frame.message["n"], frame.is_sealed) == (number, True)
+        stage.link.send({"type": "task_exit"})
+        assert not _receive(controller, stage, sealed).is_sealed
+
+
+def test_heartbeats_are_signed_by_munge_where_the_controller_takes_no_key(stage: Stage) -> None:
+    with stage.accept() as controller:
+        stage.link.send({"type": "hello"})
+        recv_frame(controller, stage.signer)
+        controller.sendall(pack({"type": "reply", "ok": True}, stage.signer))
+        stage.next()
+        stage.link.send({"type": "heartbeat"})
+        assert recv_frame(controller, stage.signer).message == {"type": "heartbeat"}
+
+
+def test_sealed_answers_come_as_events(stage: Stage) -> None:
+    with stage.accept() as controller:
+        sealed = _agree(stage, controller)
+        controller.sendall(pack_sealed({"type": "ack", "n": 1}, sealed.seal))
+        assert stage.next() == Received({"type": "ack", "n": 1})
+
+
+def test_a_wrong_seal_ends_the_connection_and_the_next_has_another_key(stage: Stage) -> None:
+    with stage.accept() as controller:
+        sealed = _agree(stage, controller)
+        frame = pack_sealed({"type": "ack"}, sealed.seal)
+        controller.sendall(frame)
+        stage.next()
+        controller.sendall(frame)
+        lost = stage.next()
+        assert isinstance(lost, Lost)
+        assert "wrong seal" in lost.why
+    with stage.accept() as controller:
+        stage.link.send({"type": "hello"})
+        key = recv_frame(controller, stage.signer).message["seal"]
+        assert sealed.seal.wrap(b"") != Seal(bytes.fromhex(key), is_agent=False).wrap(b"")
+
+
+def _receive(sock: socket.socket, stage: Stage, sealed: Sealed) -> Frame:
+    sock.settimeout(WAIT_S)
+    length = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+    return unpack(sock.recv(length, socket.MSG_WAITALL), stage.signer, sealed)
 
 
 def test_messages_of_the_controller_come_as_events(stage: Stage) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from hyperpod.adapters.seal import MARK, Seal
+from hyperpod.adapters.wire import pack_sealed
 from hyperpod.controller import server as module
 from hyperpod.controller.queries import Queries
 from hyperpod.controller.server import Server, Strangers
@@ -200,3 +202,67 @@ def test_an_answer_to_a_user_can_be_read_by_that_user_alone(
     talk(asked, Writer())
 
     assert readers == [reader]
+
+
+KEY = bytes(range(32))
+
+
+def sealed_frames(count: int, *, skip: int = 0) -> bytes:
+    """Return an agent's hello with a key, and sealed heartbeats after it, the first ones left out."""
+    hello = {"type": "hello", "id": "1", "node": "worker-1", "seal": KEY.hex()}
+    beat = {"type": "heartbeat", "node": "worker-1", "instance_id": "i-1", "boot_id": "b", "sent_at": 1.0}
+    seal = Seal(KEY, is_agent=True)
+    beats = [pack_sealed({**beat, "sequence": n, "is_ready": True}, seal) for n in range(1, count + 1)]
+    return frame(hello, ROOT) + b"".join(beats[skip:])
+
+
+def bodies(writer: Writer) -> list[bytes]:
+    found, data = [], bytes(writer.sent)
+    while data:
+        (length,) = struct.unpack(">I", data[:4])
+        found.append(data[4 : 4 + length])
+        data = data[4 + length :]
+    return found
+
+
+def test_heartbeats_under_the_key_of_a_hello_are_answered_under_it() -> None:
+    writer = Writer()
+
+    server = talk(sealed_frames(3), writer)
+
+    seal = Seal(KEY, is_agent=True)
+    answers = bodies(writer)
+    opened = [json.loads(seal.unwrap(body)) for body in answers if body[:1] == MARK]
+    assert [answer["sequence"] for answer in opened] == [1, 2, 3]
+    (plain,) = [json.loads(body.partition(b":")[2]) for body in answers if body[:1] != MARK]
+    assert (plain["ok"], plain["seal"]) == (True, True)
+    kept = server._world.inbox.take()
+    assert [report.kind for report in kept].count("heartbeat") == 3
+    assert KEY.hex() not in str(kept)
+
+
+def test_a_left_out_sealed_frame_ends_the_connection() -> None:
+    writer = Writer()
+
+    server = talk(sealed_frames(3, skip=1), writer)
+
+    assert [report.kind for report in server._world.inbox.take()].count("heartbeat") == 0
+
+
+def test_a_sealed_frame_without_a_key_is_refused() -> None:
+    writer = Writer()
+    hello = frame({"type": "hello", "id": "1", "node": "worker-1"}, ROOT)
+
+    server = talk(hello + pack_sealed({"type": "heartbeat", "node": "worker-1"}, Seal(KEY, is_agent=True)), writer)
+
+    assert [report.kind for report in server._world.inbox.take()] == ["hello"]
+
+
+@pytest.mark.parametrize("key", ["", "abc", "zz" * 32, 5, None, ["a"]])
+def test_a_key_that_is_none_leaves_munge_in_place(key: object) -> None:
+    writer = Writer()
+
+    talk(frame({"type": "hello", "id": "1", "node": "worker-1", "seal": key}, ROOT), writer)
+
+    (reply,) = replies(writer)
+    assert "seal" not in reply

@@ -109,6 +109,9 @@ class FakeHost:
     def processes(self) -> Sequence[Process]:
         return list(self.process_list)
 
+    def process(self, pid: int) -> Process | None:
+        return next((p for p in self.process_list if p.pid == pid), None)
+
     def environment(self, pid: int) -> Mapping[str, str]:
         return self.environments.get(pid, {})
 

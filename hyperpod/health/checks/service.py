@@ -38,10 +38,7 @@ class ServiceCheck:
     def run(self, ports: Ports) -> Result:
         """Look for each service among the processes."""
         wanted = ["munged", *(["slurmd"] if ports.facts.role is Role.WORKER else []), *self.services]
-        # The kernel cuts process names at 15 characters. A daemon's helpers have it as parent: the oldest counts.
-        running: dict[str, int] = {}
-        for process in ports.host.processes():
-            running[process.name] = min(process.pid, running.get(process.name, process.pid))
+        running = self._running(ports, wanted)
         findings: list[Finding] = []
         missing: list[str] = []
         now = ports.host.monotonic()
@@ -62,6 +59,19 @@ class ServiceCheck:
             text = f"{service} does not run"
             findings.append(fatal(NAME, "ServiceDown", text, action=Action.DRAIN, device=service))
         return Result(tuple(findings))
+
+    def _running(self, ports: Ports, wanted: list[str]) -> dict[str, int]:
+        """Return process ids by name. While the known ones live, only they are looked at: a node has thousands."""
+        known = {service[:15]: self._pids[service] for service in wanted if service in self._pids}
+        if len(known) == len(wanted):
+            seen = {name: ports.host.process(pid) for name, pid in known.items()}
+            if all(process is not None and process.name == name for name, process in seen.items()):
+                return known
+        # The kernel cuts process names at 15 characters. A daemon's helpers have it as parent: the oldest counts.
+        running: dict[str, int] = {}
+        for process in ports.host.processes():
+            running[process.name] = min(process.pid, running.get(process.name, process.pid))
+        return running
 
     def _note(self, service: str, pid: int, now: float) -> None:
         times = self._restarts.setdefault(service, deque())
