@@ -21,6 +21,7 @@ from hyperpod.ports.process import Completed, ProcessRunner
 PLUGIN: Final = "session-manager-plugin"
 _RUN_DOCUMENT: Final = "AWS-StartInteractiveCommand"
 SSH_DOCUMENT: Final = "AWS-StartSSHSession"
+FORWARD_DOCUMENT: Final = "AWS-StartPortForwardingSession"
 _STATUS: Final = re.compile(r"^hyperpod-status:(\d+)\s*$", re.MULTILINE)
 _BANNER: Final = re.compile(r"^(Starting session with SessionId:|Exiting session with sessionId:|Cannot perform start)")
 
@@ -43,6 +44,11 @@ def check_plugin(which: Callable[[str], str | None] = shutil.which) -> None:
             raise UsageError(f"{program} is not installed, and nodes are reached through it", hint=hint)
 
 
+def has_plugin(which: Callable[[str], str | None] = shutil.which) -> bool:
+    """Say whether sessions can be opened from here."""
+    return which("aws") is not None and which(PLUGIN) is not None
+
+
 def shell_argv(target: str, aws: Aws, argv: Sequence[str] = (), user: str = "root") -> list[str]:
     """Return the command that opens a shell on a node, or runs a program there, on the caller's terminal."""
     base = ["aws", "ssm", "start-session", "--target", target, "--region", aws.region_name]
@@ -58,13 +64,24 @@ def shell_argv(target: str, aws: Aws, argv: Sequence[str] = (), user: str = "roo
     return [*base, "--document-name", _RUN_DOCUMENT, "--parameters", parameters]
 
 
+def proxy_words(target: str, aws: Aws, port: str = "22") -> list[str]:
+    """Return the command whose input and output are a connection to a node's ssh server."""
+    base = ["aws", "ssm", "start-session", "--target", target, "--region", aws.region_name]
+    profile = ["--profile", aws.profile] if aws.profile else []
+    return [*base, *profile, "--document-name", SSH_DOCUMENT, "--parameters", f"portNumber={port}"]
+
+
 def proxy_command(target: str, aws: Aws) -> str:
     """Return the ProxyCommand by which plain ssh reaches a node."""
-    profile = f" --profile {shlex.quote(aws.profile)}" if aws.profile else ""
-    return (
-        f"aws ssm start-session --target {target} --region {aws.region_name}{profile} "
-        f"--document-name {SSH_DOCUMENT} --parameters portNumber=%p"
-    )
+    return shlex.join(proxy_words(target, aws, "")) + "%p"
+
+
+def forward_argv(target: str, aws: Aws, port: int, listen_port: int) -> list[str]:
+    """Return the command that makes a port here lead to one of a node, until it is ended."""
+    base = ["aws", "ssm", "start-session", "--target", target, "--region", aws.region_name]
+    profile = ["--profile", aws.profile] if aws.profile else []
+    parameters = json.dumps({"portNumber": [str(port)], "localPortNumber": [str(listen_port)]})
+    return [*base, *profile, "--document-name", FORWARD_DOCUMENT, "--parameters", parameters]
 
 
 @dataclass(frozen=True)
