@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from hyperpod.adapters.process import Processes
-from hyperpod.core.login import Forward, remote_line
+from hyperpod.core.login import Forward, put_argv, remote_line
 from hyperpod.errors import (
     AccessDenied,
     CommandError,
@@ -389,7 +389,10 @@ class ParamikoSession:
 
         if self._become:
             # Files are root's in a login of root; the user's own programs make the user's own.
-            return put_by_shell(self, folder, name, data)
+            answer = self.ask(put_argv(folder, name), timeout_s=60.0, input=data)
+            if answer.code != 0:
+                raise CommandError(["sh"], answer.code, answer.trouble)
+            return answer.text.strip().splitlines()[-1]
         try:
             with self.transport.open_sftp_client() as sftp:
                 made = _new_folder(sftp, folder, PurePosixPath(name).stem)
@@ -644,32 +647,3 @@ def _new_folder(sftp: paramiko.SFTPClient, folder: str, stem: str) -> str:
                 raise PermissionError(13, "permission denied") from None
             continue
         return path
-
-
-_PUT: Final = """set -eu
-umask 077
-mkdir -p -- "$1"
-cd -- "$1"
-n=1
-while ! mkdir -- "$2-$n" 2>/dev/null; do
-  [ -e "$2-$n" ] || { echo "$1: permission denied" >&2; exit 1; }
-  n=$((n + 1))
-done
-cd -- "$2-$n"
-cat >"$3"
-chmod 700 -- "$3"
-printf '%s/%s\\n' "$(pwd)" "$3"
-"""
-
-
-def put_by_shell(session: Any, folder: str, name: str, data: bytes) -> str:
-    """Do what ``Session.put`` does with a shell of the user's, where there is no sftp.
-
-    Raises:
-        CommandError: The user may not write there.
-    """
-    argv = ["/bin/sh", "-c", _PUT, "sh", folder, PurePosixPath(name).stem, name]
-    answer: Answer = session.ask(argv, timeout_s=60.0, input=data)
-    if answer.code != 0:
-        raise CommandError(["sh"], answer.code, answer.trouble)
-    return answer.text.strip().splitlines()[-1]

@@ -11,13 +11,21 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 import typer
 
-from hyperpod.adapters.aws.sagemaker import NodeResult, SageMaker, pick_node, session_target
+from hyperpod.adapters.aws.sagemaker import (
+    NodeResult,
+    SageMaker,
+    log_group,
+    log_stream,
+    pick_node,
+    session_target,
+)
 from hyperpod.adapters.aws.sagemaker_provider import SageMakerProvider
 from hyperpod.adapters.aws.sagemaker_requests import TAG, Update, create_request, update_request
 from hyperpod.adapters.aws.sagemaker_views import Cluster, Node
@@ -27,16 +35,18 @@ from hyperpod.adapters.process import Processes
 from hyperpod.cli import render
 from hyperpod.cli.options import confirm
 from hyperpod.cli.place import Place
-from hyperpod.cli.render import Output, print_json, print_result, say
+from hyperpod.cli.render import Output, print_json, print_result, printable, say
 from hyperpod.core.login import Forward
 from hyperpod.core.node import Role
 from hyperpod.errors import AccessDenied, HyperpodError, InvalidState, NotFound, ProviderUnavailable, UsageError
+from hyperpod.ports.login import Session
 
 if TYPE_CHECKING:
     from hyperpod.core.spec import ClusterSpec
 
 _LONGEST_S = 24 * 3600.0
 """A session of Session Manager ends by itself after a day at most."""
+_LOOK_S = 3.0
 _SHOWN_NODES = 40
 """In larger clusters only the counts are shown while they come up."""
 
@@ -501,6 +511,52 @@ def run(cloud: Cloud, argv: Sequence[str], user: str, cluster: str | None) -> in
     done = connection.run(line, timeout_s=_LONGEST_S, check=False)
     sys.stdout.write(done.stdout)
     return done.code
+
+
+def logs(
+    cloud: Cloud,
+    cluster: str | None,
+    node: str,
+    kinds: Sequence[str],
+    since: datetime | None,
+    lines: int,
+    follow: bool,
+) -> None:
+    """Show what a node has in CloudWatch; with ``follow`` stay until interrupted."""
+    chosen, picked = pick(cloud, cluster, node)
+    tokens: dict[str, str] = {}
+    seen = False
+    for kind in kinds:
+        texts, tokens[kind] = cloud.api.log_lines(chosen, picked, kind, since=since, lines=lines)
+        seen = seen or bool(texts)
+        _write_lines(texts)
+    if not seen:
+        where = f"{log_group(chosen)} {log_stream(picked.group, picked.instance_id, kinds[0])}"
+        say(f"note: nothing in CloudWatch at {where}")
+    try:
+        while follow:
+            cloud.place.sleep(_LOOK_S)
+            for kind in kinds:
+                texts, tokens[kind] = cloud.api.log_lines(
+                    chosen, picked, kind, since=since, lines=lines, token=tokens[kind]
+                )
+                _write_lines(texts)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _write_lines(texts: Sequence[str]) -> None:
+    sys.stdout.write("".join(f"{printable(text, keep=chr(9))}\n" for text in texts))
+    sys.stdout.flush()
+
+
+def session(cloud: Cloud, cluster: str | None, user: str) -> tuple[str, Session]:
+    """Return a cluster's name and a login on its head node."""
+    from hyperpod.adapters.aws.session import ManagedSession
+
+    chosen, head = pick(cloud, cluster, "head")
+    connection = SessionConnection(session_target(chosen, head), cloud.api.aws, cloud.place.processes())
+    return chosen.name, ManagedSession(connection, user)
 
 
 _scratches: list[tempfile.TemporaryDirectory[str]] = []

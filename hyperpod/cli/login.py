@@ -25,6 +25,7 @@ from hyperpod.cli.options import (
 from hyperpod.cli.place import Place
 from hyperpod.cli.reach import (
     DashedCommand,
+    DirectOption,
     KeyOption,
     Spot,
     UserOption,
@@ -53,9 +54,6 @@ ForwardOption = Annotated[
         metavar="[ADDRESS:]PORT:HOST:PORT",
         help="Make a port here lead to one as the node sees it. May be repeated.",
     ),
-]
-DirectOption = Annotated[
-    bool, typer.Option("--direct", help="EC2: only by private addresses, as over a VPN; no Session Manager.")
 ]
 
 

@@ -19,10 +19,11 @@ from typer.core import TyperCommand
 
 from hyperpod.cli.place import Place
 from hyperpod.cli.render import say
-from hyperpod.core.login import Words, parse_user, read_words
+from hyperpod.core.login import Words, parse_user, put_argv, read_words, remote_line
 from hyperpod.core.node import InstanceStatus, Role
-from hyperpod.errors import ConnectionLost, HyperpodError, InvalidState, NotFound, UsageError
-from hyperpod.ports.login import SshSession, SshTarget
+from hyperpod.errors import CommandError, ConnectionLost, HyperpodError, InvalidState, NotFound, UsageError
+from hyperpod.ports.login import Answer, SshSession, SshTarget
+from hyperpod.ports.process import ProcessRunner
 
 if TYPE_CHECKING:
     from hyperpod.adapters.aws.ec2 import Ec2Provider
@@ -40,6 +41,10 @@ UserOption = Annotated[
 KeyOption = Annotated[
     Path | None,
     typer.Option("--key", "-i", metavar="FILE", help="Private key to log in with. Default: the cluster's own."),
+]
+
+DirectOption = Annotated[
+    bool, typer.Option("--direct", help="EC2: only by private addresses, as over a VPN; no Session Manager.")
 ]
 
 
@@ -221,6 +226,28 @@ def open_spot(place: Place, spot: Spot, stack: ExitStack) -> SshSession:
         session = place.open_ssh(last, None)
     stack.callback(session.close)
     return session
+
+
+@dataclass(frozen=True)
+class NodeSession:
+    """Implements ``ports.login.Session`` on a node itself. ``user``: as whom, if not as the caller."""
+
+    processes: ProcessRunner
+    user: str = ""
+
+    def ask(self, argv: Sequence[str], *, timeout_s: float, input: bytes = b"") -> Answer:
+        """Run a short command; see the port."""
+        words = ["runuser", "-l", self.user, "-c", remote_line(argv)] if self.user else list(argv)
+        text = input.decode() if input else None
+        done = self.processes.run(words, timeout_s=timeout_s, input=text, check=False)
+        return Answer(done.stdout.encode(), done.stderr.encode(), done.code)
+
+    def put(self, folder: str, name: str, data: bytes) -> str:
+        """Write a file into a new folder; see the port."""
+        answer = self.ask(put_argv(folder, name), timeout_s=60.0, input=data)
+        if answer.code != 0:
+            raise CommandError(["sh"], answer.code, answer.trouble)
+        return answer.text.strip().splitlines()[-1]
 
 
 def known_names(place: Place, cloud: Any) -> Any:

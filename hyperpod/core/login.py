@@ -136,3 +136,30 @@ def remote_line(argv: Sequence[str], *, mark: str = "") -> str:
     """
     marked = f"export {mark}; " if mark else ""
     return shlex.join(["/bin/sh", "-c", f"{_PATH}; {marked}{shlex.join(argv)}; exit $?"])
+
+
+_PUT: Final = """set -eu
+umask 077
+cd
+mkdir -p -- "$1"
+cd -- "$1"
+n=1
+while ! mkdir -- "$2-$n" 2>/dev/null; do
+  [ -e "$2-$n" ] || { echo "$1: permission denied" >&2; exit 1; }
+  n=$((n + 1))
+done
+cd -- "$2-$n"
+cat >"$3"
+chmod 700 -- "$3"
+printf '%s/%s\\n' "$(pwd)" "$3"
+"""
+
+
+def put_argv(folder: str, name: str) -> list[str]:
+    """Return the command that writes its input into a file of a new folder, and prints the file's path.
+
+    Args:
+        folder: Below the user's home, or absolute. The new one in it is named after the file, with a number.
+        name: The file's name, without folders.
+    """
+    return ["/bin/sh", "-c", _PUT, "sh", folder, name.rpartition(".")[0] or name, name]

@@ -25,7 +25,7 @@ WHY: Final[Mapping[str, str]] = {
     "sagemaker.BatchRebootClusterNodes": "restart nodes",
     "sagemaker.BatchDeleteClusterNodes": "remove nodes",
     "sagemaker.StartClusterHealthCheck": "deep health checks on demand",
-    "logs.GetLogEvents": "last lines of a failed lifecycle script",
+    "logs.GetLogEvents": "what nodes wrote: `hyperpod logs`, and why a lifecycle script failed",
     "s3.ListObjectsV2": "which scripts are there",
     "s3.GetObject": "fetch scripts and provisioning_parameters.json",
     "s3.PutObject": "send scripts",

@@ -6,6 +6,7 @@ as an interactive one, too.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shlex
@@ -15,13 +16,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from hyperpod.adapters.aws.client import Aws
+from hyperpod.core.login import put_argv
 from hyperpod.errors import CommandError, UsageError
+from hyperpod.ports.login import Answer
 from hyperpod.ports.process import Completed, ProcessRunner
 
 PLUGIN: Final = "session-manager-plugin"
 _RUN_DOCUMENT: Final = "AWS-StartInteractiveCommand"
 SSH_DOCUMENT: Final = "AWS-StartSSHSession"
 FORWARD_DOCUMENT: Final = "AWS-StartPortForwardingSession"
+_LONGEST_LINE: Final = 60_000
+"""A parameter of a session holds 65,535 characters."""
 _STATUS: Final = re.compile(r"^hyperpod-status:(\d+)\s*$", re.MULTILINE)
 _BANNER: Final = re.compile(r"^(Starting session with SessionId:|Exiting session with sessionId:|Cannot perform start)")
 
@@ -120,3 +125,32 @@ class SessionConnection:
         """Return the local command for a shell, or for ``argv``, on the caller's terminal."""
         check_plugin()
         return shell_argv(self.target, self.aws, argv, user)
+
+
+@dataclass(frozen=True)
+class ManagedSession:
+    """Implements ``ports.login.Session`` with Session Manager: every command is a session of its own."""
+
+    connection: SessionConnection
+    user: str
+
+    def ask(self, argv: Sequence[str], *, timeout_s: float, input: bytes = b"") -> Answer:
+        """Run a short command; see the port. Its two outputs come as one."""
+        line = shlex.join(argv)
+        if input:
+            line = f"printf %s {base64.b64encode(input).decode()} | base64 -d | {line}"
+        if len(line) > _LONGEST_LINE:
+            raise UsageError(
+                f"{len(input)} bytes are too many for Session Manager", hint="keep what is long in a file of /fsx"
+            )
+        # A session is root's.
+        words = ["/bin/sh", "-c", line] if self.user == "root" else ["runuser", "-l", self.user, "-c", line]
+        done = self.connection.run(words, timeout_s=timeout_s, check=False)
+        return Answer(done.stdout.encode(), b"", done.code)
+
+    def put(self, folder: str, name: str, data: bytes) -> str:
+        """Write a file into a new folder; see the port."""
+        answer = self.ask(put_argv(folder, name), timeout_s=60.0, input=data)
+        if answer.code != 0:
+            raise CommandError(["sh"], answer.code, answer.trouble)
+        return answer.text.strip().splitlines()[-1]
