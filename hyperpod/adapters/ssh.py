@@ -355,7 +355,8 @@ class ParamikoSession:
             wake, waker = os.pipe()
             resized = signal.signal(signal.SIGWINCH, lambda *_: os.write(waker, b"w"))
             try:
-                tty.setraw(terminal)
+                # What was typed before is not thrown away.
+                tty.setraw(terminal, termios.TCSADRAIN)
                 reader = threading.Thread(target=_copy_then, args=(channel.recv, waker), daemon=True)
                 reader.start()
                 _type(channel, terminal, wake)

@@ -137,6 +137,8 @@ def check_runs(instance: Instance, cluster: str) -> None:
 
 def local_spot(place: Place, cluster: str, node: str | None, user: str, key: Path | None) -> Spot:
     """Return the way to a node of a cluster on this machine."""
+    from hyperpod.adapters.local.provider import relay_argv
+
     instance = pick_instance(place.provider().observe(cluster), cluster, node)
     check_runs(instance, cluster)
     home = place.provider().cluster(cluster)
@@ -148,7 +150,7 @@ def local_spot(place: Place, cluster: str, node: str | None, user: str, key: Pat
         host_key=" ".join(public.read_text().split()[:2]) if public.is_file() else "",
         key_files=(key or home.secrets / "admin",),
         through_root=key is None,
-        proxy=tuple(place.provider().connect(instance.id).relay_argv()),
+        proxy=tuple(relay_argv(cluster, instance.node)),
         hint=f"hyperpod reboot-node {instance.node} --cluster {cluster} --force",
     )
     return Spot(cluster, instance.node, (target,), instance)

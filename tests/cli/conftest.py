@@ -35,7 +35,7 @@ def fakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
             raise KeyboardInterrupt
 
     place = Place(
-        env={"HYPERPOD_HOME": str(tmp_path / "home")},
+        env={"HYPERPOD_HOME": str(tmp_path / "home"), "HOME": str(tmp_path / "person")},
         agent_config=tmp_path / "absent.json",
         is_root=True,
         make_provider=lambda home: cast(Any, machines),

@@ -93,9 +93,6 @@ class FakeConnection:
     def shell_argv(self, argv: Sequence[str] = (), *, user: str = "root", interactive: bool = True) -> list[str]:
         return ["shell", self._instance_id, user, *argv]
 
-    def relay_argv(self) -> list[str]:
-        return ["relay", self._instance_id]
-
 
 class FakeMachines:
     """The provider of one machine's clusters, without machines. ``births`` says how new ones are born."""

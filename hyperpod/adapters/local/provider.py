@@ -497,12 +497,13 @@ class PodmanConnection:
             self._container, *(argv or ("/bin/bash", "-l")),
         ]  # fmt: skip
 
-    def relay_argv(self) -> list[str]:
-        """Return the command whose input and output are a connection to the machine's ssh server.
 
-        The nodes' network has no way to or from this machine, unless the specification asks for one.
-        """
-        return [*_PODMAN_EXEC, "-i", self._container, "python3", "-S", "-c", _RELAY]
+def relay_argv(cluster: str, node: str) -> list[str]:
+    """Return the command whose input and output are a connection to the ssh server of a slot's machine.
+
+    The nodes' network has no way to this machine, unless the specification asks for one.
+    """
+    return [*_PODMAN_EXEC, "-i", container_name(cluster, node), "python3", "-S", "-c", _RELAY]
 
 
 def run_arguments(
