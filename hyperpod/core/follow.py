@@ -71,7 +71,7 @@ def _fields(line: str) -> Mapping[str, str]:
     """Return the ``Name=value`` pairs of a line; values may hold spaces."""
     marks = list(_FIELD.finditer(line))
     ends = [mark.start() for mark in marks[1:]] + [len(line)]
-    return {mark[1]: line[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)}
+    return {mark[1]: line[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=False)}
 
 
 def _number(text: str) -> int:
