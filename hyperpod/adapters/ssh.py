@@ -115,9 +115,9 @@ def _connect(target: SshTarget, jump: ParamikoSession | None, timeout_s: float) 
         options.key_types = tuple(sorted(options.key_types, key=lambda one: one != kind))
         transport.start_client(timeout=timeout_s)
     except (OSError, EOFError, paramiko.SSHException) as error:
-        said = dialled.complaint() if dialled is not None else ""
         with contextlib.suppress(OSError):
             line.close()
+        said = dialled.complaint() if dialled is not None else ""
         if dialled is not None:
             dialled.close()
         raise ConnectionLost(f"no ssh server answers on {where}: {said or _reason(error)}", hint=target.hint) from error
@@ -286,7 +286,7 @@ class ParamikoSession:
             self._become = user
         if answer.code != 0:
             self.close()
-            raise NotFound(f"there is no user {user} on {self.target.name}", hint="hyperpod ssh … --user ubuntu")
+            raise NotFound(f"there is no user {user} on {self.target.name}", hint="every node has the user ubuntu")
 
     # --- commands
 

@@ -33,6 +33,7 @@ from hyperpod.cli.options import (
 from hyperpod.cli.place import Place
 from hyperpod.cli.reach import (
     DashedCommand,
+    DirectOption,
     KeyOption,
     NodeSession,
     UserOption,
@@ -90,6 +91,7 @@ def submit(
     ] = False,
     user: UserOption = None,
     key: KeyOption = None,
+    direct: DirectOption = False,
     cluster: ClusterOption = None,
     provider: ProviderOption = None,
     region: RegionOption = None,
@@ -110,7 +112,7 @@ def submit(
     arguments = options[options.index("--") + 1 :] if "--" in options else []
     options = options[: options.index("--")] if "--" in options else options
     with ExitStack() as stack:
-        session, name, poll_s = _session(place, stack, asked, user, key, provider, region, profile)
+        session, name, poll_s = _session(place, stack, asked, user, key, direct, provider, region, profile)
         path = session.put(_FOLDER, script.name, data)
         job = _sbatch(session, path, options, arguments)
         if not follow:
@@ -168,6 +170,7 @@ def _session(
     asked: str | None,
     user: str | None,
     key: Path | None,
+    direct: bool,
     provider: str | None,
     region: str | None,
     profile: str | None,
@@ -179,7 +182,7 @@ def _session(
         chosen, session = cloud.commands.session(cloud, asked, name)
         return session, chosen, _SLOW_POLL_S
     if cloud is not None:
-        spot = ec2_spot(cloud, cloud.provider(asked), None, name, key)
+        spot = ec2_spot(cloud, cloud.provider(asked), None, name, key, direct=direct)
     elif place.is_node:
         place.controller(asked)
         name = login_name(place, user, None, own_name(place))

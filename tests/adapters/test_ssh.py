@@ -105,6 +105,18 @@ def test_a_key_file_that_is_none_is_named(sshd: Sshd, tmp_path: Path, text: str 
         open_session(target(sshd, key_texts=(), key_files=(path,)), timeout_s=5)
 
 
+def test_an_encrypted_key_is_the_agents_business(sshd: Sshd, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+
+    path = tmp_path / "key"
+    secret = BestAvailableEncryption(b"words")
+    path.write_bytes(Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, secret))
+    with pytest.raises(AccessDenied, match="is encrypted") as caught:
+        open_session(target(sshd, key_texts=(), key_files=(path,)), timeout_s=5)
+    assert caught.value.hint == f"add it to the agent: ssh-add {path}"
+
+
 def test_where_nobody_listens_is_a_matter_of_trying_again(sshd: Sshd) -> None:
     sshd.close()
     with pytest.raises(ConnectionLost, match="cannot be reached: connection refused") as caught:

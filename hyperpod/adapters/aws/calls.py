@@ -49,7 +49,11 @@ BESIDES: Final[Mapping[str, Mapping[str, str]]] = {
         "ssm:StartSession": "`hyperpod ssh`, by the session-manager-plugin",
         "ssm:TerminateSession": "the same",
     },
-    "Provider ec2": {"iam:PassRole": "instances take their instance profile's role"},
+    "Provider ec2": {
+        "iam:PassRole": "instances take their instance profile's role",
+        "ssm:StartSession": "`hyperpod ssh` where no address of the node answers",
+        "ssm:TerminateSession": "the same",
+    },
     "hyperpod prepare": {"iam:PassRole": "the instance profile gets its role"},
 }
 """Rights without a call of ours, by topic of the page."""
