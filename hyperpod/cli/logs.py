@@ -33,6 +33,7 @@ from hyperpod.cli.reach import (
 from hyperpod.cli.render import printable, say
 from hyperpod.core.login import parse_since, read_words, remote_line
 from hyperpod.errors import ConnectionLost, InvalidState, NotFound, UsageError
+from hyperpod.ports.provider import Birth, BirthStatus
 
 UNITS = ("hyperpod-bootstrap", "hyperpod-agent", "hyperpod-controller", "slurmctld", "slurmd", "sackd", "munge")
 _SHORT = {"agent": "hyperpod-agent", "controller": "hyperpod-controller", "bootstrap": "hyperpod-bootstrap"}
@@ -120,7 +121,9 @@ def logs(
         raise typer.Exit(_on_node(place, read.node, source, argv))
     with ExitStack() as stack:
         try:
-            raise typer.Exit(_outside(place, stack, cloud, read.cluster, read.node, source, argv, lines, key, direct))
+            raise typer.Exit(
+                _outside(place, stack, cloud, read.cluster, read.node, source, argv, lines, follow, key, direct)
+            )
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -159,6 +162,7 @@ def _outside(
     source: Source,
     argv: Sequence[str],
     lines: int,
+    follow: bool,
     key: Path | None,
     direct: bool,
 ) -> int:
@@ -173,9 +177,13 @@ def _outside(
         if not gone:
             raise
         instance, identity = None, gone
+    is_needed = (source is Source.LIFECYCLE and not follow) or instance is None
+    shown = 0
     if source is not Source.JOURNAL:
-        _show_birth(provider, identity, node or "", lines, is_needed=source is Source.LIFECYCLE or instance is None)
+        shown = _show_birth(provider, identity, node or "", lines, is_needed=is_needed)
     if source is Source.LIFECYCLE:
+        if follow and instance is not None:
+            _follow_birth(place, provider, identity, shown)
         return 0
     if instance is None:
         say(f"{identity} is gone, and its journal with it")
@@ -214,22 +222,43 @@ _LOOKED_AT = 200
 """Records read in search of a node's last machine; each is a call."""
 
 
-def _show_birth(provider: Any, identity: str, node: str, lines: int, *, is_needed: bool) -> None:
-    """Write out the log of a machine's lifecycle scripts."""
+def _show_birth(provider: Any, identity: str, node: str, lines: int, *, is_needed: bool) -> int:
+    """Write out the log of a machine's lifecycle scripts and return how long it is."""
     birth = provider.birth(identity)
-    text = ""
-    if birth.log_path.startswith("s3://"):
-        found = provider.folder.read(f"births/{identity}.log")
-        text = "" if found is None else found.decode(errors="replace")
-    elif birth.log_path:
-        path = Path(birth.log_path)
-        text = path.read_text(errors="replace") if path.is_file() else ""
+    text = birth_text(provider, birth)
     if not text:
         trouble = f"{node or identity} has left no record of its birth yet ({birth.status.value})"
         if is_needed:
             raise NotFound(trouble, hint=f"it would be {birth.log_path}")
         say(f"note: {trouble}")
-        return
-    for line in text.splitlines()[-lines:]:
-        sys.stdout.write(printable(line, keep="\t") + "\n")
+        return 0
+    _write(text.splitlines()[-lines:])
+    return len(text)
+
+
+def _follow_birth(place: Place, provider: Any, identity: str, shown: int) -> None:
+    """Show what the scripts write from here on, until they have ended."""
+    while True:
+        birth = provider.birth(identity)
+        text = birth_text(provider, birth)
+        whole = text[: text.rfind("\n") + 1]
+        _write(whole[shown:].splitlines())
+        shown = max(shown, len(whole))
+        if birth.status in (BirthStatus.OK, BirthStatus.FAILED):
+            say(f"the scripts have ended: {birth.status.value}")
+            return
+        place.sleep(1.0)
+
+
+def _write(lines: Sequence[str]) -> None:
+    sys.stdout.write("".join(printable(line, keep="\t") + "\n" for line in lines))
     sys.stdout.flush()
+
+
+def birth_text(provider: Any, birth: Birth) -> str:
+    """Return the log of a machine's birth; nothing where there is none yet."""
+    if birth.log_path.startswith("s3://"):
+        found = provider.folder.read(f"births/{birth.instance_id}.log")
+        return "" if found is None else str(found.decode(errors="replace"))
+    path = Path(birth.log_path)
+    return path.read_text(errors="replace") if birth.log_path and path.is_file() else ""

@@ -367,6 +367,30 @@ def test_a_node_that_does_not_answer_still_has_its_birth(born: Fakes) -> None:
     assert born.run("logs", "worker-1", "--source", "journal").code == 75
 
 
+def test_a_birth_is_followed_to_its_end(born: Fakes, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from hyperpod.ports.provider import BirthStatus
+
+    identity = "i-00000000000000002"
+    birth = born.machines.births[identity] = replace(born.machines.births[identity], status=BirthStatus.RUNNING)
+    log = Path(birth.log_path)
+    steps = ["third\nfour", "th\n"]
+    own = born.place.sleep
+
+    def sleep(seconds: float) -> None:
+        own(seconds)
+        if steps:
+            log.write_text(log.read_text() + steps.pop(0))
+        else:
+            born.machines.births[identity] = replace(birth, status=BirthStatus.FAILED)
+
+    born.place.sleep = sleep
+    result = born.run("logs", "worker-1", "--source", "lifecycle", "--follow", "-n", "1")
+    assert (result.code, result.out) == (0, "born\\x1b[31m\nthird\nfourth\n")
+    assert "the scripts have ended: failed" in result.err
+
+
 def test_a_machine_that_is_gone_is_named_by_its_id(born: Fakes, tmp_path: Path) -> None:
     born.machines.cluster("demo").instance("i-000000000000000aa").mkdir(parents=True)
     born.machines.births["i-000000000000000aa"] = born.machines.births["i-00000000000000001"]
