@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.lab import HERE, Lab
+from tools.cluster import spec_named
 
 KEEP = os.environ.get("E2E_KEEP", "")
 """With E2E_KEEP=1 the cluster stays, and is used again by the next run of the suite."""
+
+PREFIX = os.environ.get("E2E_PREFIX", "e2e")
+"""What the clusters' names begin with; another one lets a second suite run on the machine."""
 
 
 def make(name: str, spec: str) -> Iterator[Lab]:
@@ -18,7 +24,8 @@ def make(name: str, spec: str) -> Iterator[Lab]:
     lab = Lab(name)
     if not KEEP:
         lab.delete()
-    lab.create(HERE / spec)
+    with tempfile.TemporaryDirectory() as folder:
+        lab.create(spec_named(HERE / spec, name, Path(folder)))
     lab.install()
     yield lab
     if not KEEP:
@@ -28,13 +35,13 @@ def make(name: str, spec: str) -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[Lab]:
     """The cluster of the whole run: a head node, three workers and a spare."""
-    yield from make("e2e-shared", "shared.yaml")
+    yield from make(f"{PREFIX}-shared", "shared.yaml")
 
 
 @pytest.fixture(scope="session")
 def small_cluster() -> Iterator[Lab]:
     """A second cluster beside it, where every job is armed: a head node and a worker."""
-    yield from make("e2e-small", "small.yaml")
+    yield from make(f"{PREFIX}-small", "small.yaml")
 
 
 @pytest.fixture

@@ -11,10 +11,14 @@ import os
 import pwd
 import select
 import signal
+import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from hyperpod.errors import CommandError, CommandTimeout
 from hyperpod.ports.process import Completed
@@ -136,12 +140,76 @@ class Processes:
         process.returncode = 0
         return process.pid
 
+    @contextlib.contextmanager
+    def hold(self, argvs: Sequence[Sequence[str]]) -> Iterator[None]:
+        """Run programs beside what the caller does, on the caller's outputs, and end them with it."""
+        running: list[subprocess.Popen[bytes]] = []
+        try:
+            for argv in argvs:
+                try:
+                    running.append(subprocess.Popen(list(argv), stdin=subprocess.DEVNULL))
+                except OSError as error:
+                    raise CommandError(argv, 127, str(error)) from error
+            yield
+        finally:
+            for process in running:
+                process.terminate()
+            for process in running:
+                try:
+                    process.wait(timeout=_REAP_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+    def dial(self, argv: Sequence[str]) -> Dialled:
+        """Start a program whose input and output are a connection to somewhere."""
+        ours, theirs = socket.socketpair()
+        complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
+        try:
+            # In a session of its own: Ctrl-C is for what runs at the other end.
+            process = subprocess.Popen(
+                list(argv), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=complaints, start_new_session=True
+            )
+        except OSError as error:
+            ours.close()
+            complaints.close()
+            raise CommandError(argv, 127, str(error), hint=f"is {argv[0]} installed and in PATH?") from error
+        finally:
+            theirs.close()
+        return Dialled(ours, process, complaints)
+
     def exec(self, argv: Sequence[str]) -> int:
         """Run ``argv`` on our own terminal (interactive) and return its exit status."""
         try:
             return subprocess.call(list(argv))
         except OSError as error:
             raise CommandError(argv, 127, str(error)) from error
+
+
+@dataclass
+class Dialled:
+    """A connection made by a program. Close it at the end."""
+
+    socket: socket.socket
+    _process: subprocess.Popen[bytes]
+    _complaints: IO[bytes]
+
+    def complaint(self) -> str:
+        """Return the last line of what the program complained of, once it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_REAP_S)
+        self._complaints.seek(0)
+        lines = self._complaints.read()[-_TAIL_CHARS:].decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+    def close(self) -> None:
+        """End the connection, and the program with it."""
+        self.socket.close()
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=_REAP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._complaints.close()
 
 
 def _environment(env: Mapping[str, str] | None) -> dict[str, str] | None:

@@ -17,7 +17,22 @@ import typer
 from typer.core import TyperGroup
 
 from hyperpod import __version__
-from hyperpod.cli import ask, cluster, doctor, health, hyperpod_only, inject, job, node, prepare, scripts, ssh_config
+from hyperpod.cli import (
+    ask,
+    cluster,
+    doctor,
+    health,
+    hyperpod_only,
+    inject,
+    job,
+    login,
+    logs,
+    node,
+    prepare,
+    scripts,
+    ssh_config,
+    submit,
+)
 from hyperpod.cli.options import OutputOption, examples, place_of
 from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, say
@@ -29,6 +44,9 @@ _LATE = {
     "config": ("hyperpod.cli.spec", "Settings: what they are and where they come from."),
     "export": ("hyperpod.cli.export", "Write what makes the same HyperPod cluster with another tool."),
 }
+_MODULES = (
+    cluster, node, login, submit, logs, job, health, doctor, inject, scripts, prepare, ssh_config, hyperpod_only
+)  # fmt: skip
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -83,7 +101,7 @@ def create_app(wanted: str | None = None) -> typer.Typer:
     )
     app.callback()(_options)
     app.command("version", epilog=examples("hyperpod version", "hyperpod version --output json"))(version)
-    for module in (cluster, node, job, health, doctor, inject, scripts, prepare, ssh_config, hyperpod_only):
+    for module in _MODULES:
         module.register(app)
     _register_late(app, wanted)
     return app

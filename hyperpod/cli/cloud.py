@@ -11,28 +11,42 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 import typer
 
-from hyperpod.adapters.aws.sagemaker import NodeResult, SageMaker, pick_node, session_target
+from hyperpod.adapters.aws.sagemaker import (
+    NodeResult,
+    SageMaker,
+    log_group,
+    log_stream,
+    pick_node,
+    session_target,
+)
 from hyperpod.adapters.aws.sagemaker_provider import SageMakerProvider
 from hyperpod.adapters.aws.sagemaker_requests import TAG, Update, create_request, update_request
 from hyperpod.adapters.aws.sagemaker_views import Cluster, Node
 from hyperpod.adapters.aws.sagemaker_wait import Look, Outcome, Waiter
+from hyperpod.adapters.aws.session import SessionConnection
 from hyperpod.adapters.process import Processes
 from hyperpod.cli import render
 from hyperpod.cli.options import confirm
 from hyperpod.cli.place import Place
-from hyperpod.cli.render import Output, print_json, print_result, say
+from hyperpod.cli.render import Output, print_json, print_result, printable, say
+from hyperpod.core.login import Forward
 from hyperpod.core.node import Role
 from hyperpod.errors import AccessDenied, HyperpodError, InvalidState, NotFound, ProviderUnavailable, UsageError
+from hyperpod.ports.login import Session
 
 if TYPE_CHECKING:
     from hyperpod.core.spec import ClusterSpec
 
+_LONGEST_S = 24 * 3600.0
+"""A session of Session Manager ends by itself after a day at most."""
+_LOOK_S = 3.0
 _SHOWN_NODES = 40
 """In larger clusters only the counts are shown while they come up."""
 
@@ -41,6 +55,7 @@ _SHOWN_NODES = 40
 class Cloud:
     """HyperPod clusters of one account, for one run of the program."""
 
+    kind: ClassVar[str] = "sagemaker"
     place: Place
     api: SageMaker
     flags: str
@@ -57,6 +72,10 @@ class Cloud:
             return f"account {self.api.aws.account()} in {self.api.aws.region_name}"
         except HyperpodError:
             return self.api.aws.region_name
+
+    def names(self) -> list[str]:
+        """Return the account's clusters."""
+        return [cluster.name for cluster in self.api.clusters()]
 
     def choose(self, asked: str | None) -> Cluster:
         """Return the cluster that is meant: the one asked for, or the only one."""
@@ -440,19 +459,104 @@ def _show_results(what: str, names: Mapping[str, str], results: Sequence[NodeRes
             say(f"error: {names[result.node]} ({result.node}): {result.code}: {result.message}")
 
 
-def ssh(cloud: Cloud, node: str, argv: Sequence[str], user: str, cluster: str | None) -> int:
-    """Open a shell on a node through Session Manager, or run a command there; return its status."""
-    from hyperpod.adapters.aws.session import check_plugin, shell_argv
+def pick(cloud: Cloud, cluster: str | None, node: str) -> tuple[Cluster, Node]:
+    """Return a cluster and one of its nodes; ``head`` is the head node.
 
-    check_plugin()
+    Raises:
+        InvalidState: No node of the head node's group is there.
+    """
     chosen = cloud.choose(cluster)
     nodes = cloud.api.nodes(chosen.name)
-    if node == "head":
-        roles = cloud.roles(chosen)
-        head = next((one for one in nodes if roles.get(one.group) is Role.HEAD), None)
-        node = head.instance_id if head is not None else node
-    picked = pick_node(nodes, chosen.name, node)
-    return cloud.place.terminal(shell_argv(session_target(chosen, picked), cloud.api.aws, argv, user))
+    if node != "head":
+        return chosen, pick_node(nodes, chosen.name, node)
+    roles = cloud.roles(chosen)
+    head = next((one for one in nodes if roles.get(one.group) is Role.HEAD), None)
+    if head is None:
+        raise InvalidState(f"reach cluster {chosen.name}", "without a head node", hint="hyperpod list-nodes shows them")
+    return chosen, head
+
+
+def ssh(
+    cloud: Cloud,
+    node: str,
+    argv: Sequence[str],
+    user: str,
+    cluster: str | None,
+    wishes: Sequence[Forward] = (),
+    alone: bool = False,
+) -> int:
+    """Open a shell on a node through Session Manager, or run a command there; return its status."""
+    from hyperpod.adapters.aws.session import check_plugin, forward_argv, shell_argv
+
+    check_plugin()
+    chosen, picked = pick(cloud, cluster, node)
+    aws = cloud.api.aws
+    forwards = []
+    for wish in wishes:
+        if wish.listen_host != "127.0.0.1":
+            raise UsageError("Session Manager forwards ports of localhost only", hint="leave the address away")
+        is_itself = wish.host in ("localhost", "127.0.0.1", "::1")
+        to = picked if is_itself else pick_node(cloud.api.nodes(chosen.name), chosen.name, wish.host)
+        forwards.append(forward_argv(session_target(chosen, to), aws, wish.port, wish.listen_port))
+    last = forwards.pop() if alone else shell_argv(session_target(chosen, picked), aws, argv, user)
+    with cloud.place.hold(forwards):
+        return cloud.place.terminal(last)
+
+
+def run(cloud: Cloud, argv: Sequence[str], user: str, cluster: str | None) -> int:
+    """Run a command on the head node through Session Manager, show its output and return its status."""
+    chosen, head = pick(cloud, cluster, "head")
+    connection = SessionConnection(session_target(chosen, head), cloud.api.aws, cloud.place.processes())
+    line = argv if user == "root" else ["runuser", "-u", user, "--", *argv]
+    done = connection.run(line, timeout_s=_LONGEST_S, check=False)
+    sys.stdout.write(done.stdout)
+    return done.code
+
+
+def logs(
+    cloud: Cloud,
+    cluster: str | None,
+    node: str,
+    kinds: Sequence[str],
+    since: datetime | None,
+    lines: int,
+    follow: bool,
+) -> None:
+    """Show what a node has in CloudWatch; with ``follow`` stay until interrupted."""
+    chosen, picked = pick(cloud, cluster, node)
+    tokens: dict[str, str] = {}
+    seen = False
+    for kind in kinds:
+        texts, tokens[kind] = cloud.api.log_lines(chosen, picked, kind, since=since, lines=lines)
+        seen = seen or bool(texts)
+        _write_lines(texts)
+    if not seen:
+        where = f"{log_group(chosen)} {log_stream(picked.group, picked.instance_id, kinds[0])}"
+        say(f"note: nothing in CloudWatch at {where}")
+    try:
+        while follow:
+            cloud.place.sleep(_LOOK_S)
+            for kind in kinds:
+                texts, tokens[kind] = cloud.api.log_lines(
+                    chosen, picked, kind, since=since, lines=lines, token=tokens[kind]
+                )
+                _write_lines(texts)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _write_lines(texts: Sequence[str]) -> None:
+    sys.stdout.write("".join(f"{printable(text, keep=chr(9))}\n" for text in texts))
+    sys.stdout.flush()
+
+
+def session(cloud: Cloud, cluster: str | None, user: str) -> tuple[str, Session]:
+    """Return a cluster's name and a login on its head node."""
+    from hyperpod.adapters.aws.session import ManagedSession
+
+    chosen, head = pick(cloud, cluster, "head")
+    connection = SessionConnection(session_target(chosen, head), cloud.api.aws, cloud.place.processes())
+    return chosen.name, ManagedSession(connection, user)
 
 
 _scratches: list[tempfile.TemporaryDirectory[str]] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 class Ec2Cloud:
     """Clusters on EC2 of one account and region, for one run of the program."""
 
+    kind: ClassVar[str] = "ec2"
     place: Place
     aws: Aws
 
@@ -52,6 +53,10 @@ class Ec2Cloud:
     def clock(self) -> dict[str, Any]:
         """The place's time, for those who wait."""
         return {"sleep": self.place.sleep, "monotonic": self.place.clock}
+
+    def names(self) -> list[str]:
+        """Return the clusters on EC2."""
+        return list(clusters(self.aws))
 
     def provider(self, asked: str | None) -> Ec2Provider:
         """Return the provider of the cluster that is meant: the one asked for, or the only one."""
@@ -216,15 +221,6 @@ def repair(cloud: Ec2Cloud, what: str, names: Sequence[str], cluster: str | None
             print_result(f"{result['node']}: {result['message']}")
     if not all(result["done"] for result in results):
         raise typer.Exit(1)
-
-
-def ssh(cloud: Ec2Cloud, node: str, argv: Sequence[str], user: str, cluster: str | None) -> int:
-    """Open a shell on a node, or run a command there, by Session Manager."""
-    provider = cloud.provider(cluster)
-    instance = next((i for i in provider.observe(provider.cluster) if i.node == node), None)
-    if instance is None:
-        raise NotFound(f"cluster {provider.cluster} has no machine for node {node}", hint="hyperpod list-nodes")
-    return cloud.place.terminal(provider.connect(instance.id).shell_argv(argv, user=user))
 
 
 def _repair(provider: Ec2Provider, what: str, node: str, instance: Instance | None) -> dict[str, Any]:

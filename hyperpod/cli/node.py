@@ -1,4 +1,4 @@
-"""Commands about nodes: list-nodes, drain, undrain, replace-node, reboot-node, ssh.
+"""Commands about nodes: list-nodes, drain, undrain, replace-node, reboot-node.
 
 Owns their options. Changes go through the controller, so that it knows of them; only ``--force`` on the machine that
 carries the cluster goes past a controller that does not answer, and only head and login nodes are never its business.
@@ -6,8 +6,6 @@ carries the cluster goes past a controller that does not answer, and only head a
 
 from __future__ import annotations
 
-import shlex
-import sys
 import uuid
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,10 +57,6 @@ def register(app: typer.Typer) -> None:
     app.command("reboot-node", epilog=examples("hyperpod reboot-node worker-2", "hyperpod reboot-node head-1 --force"))(
         reboot_node
     )
-    app.command(
-        "ssh",
-        epilog=examples("hyperpod ssh worker-2", "hyperpod ssh head-1 -- sinfo", "hyperpod ssh head-1 --user ubuntu"),
-    )(ssh)
 
 
 def cloud_of(place: Place, provider: str | None, region: str | None, profile: str | None) -> Cloud | Ec2Cloud | None:
@@ -347,43 +341,3 @@ def _tell(sentence: str, output: Output) -> None:
         print_json({"done": sentence})
     else:
         print_result(sentence)
-
-
-# --- ssh --------------------------------------------------------------------------------------------------------
-
-
-def ssh(
-    ctx: typer.Context,
-    node: NodeArgument,
-    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this and end.")] = None,
-    user: Annotated[str, typer.Option("--user", "-u", metavar="NAME", help="As whom.")] = "root",
-    cluster: ClusterOption = None,
-    provider: ProviderOption = None,
-    region: RegionOption = None,
-    profile: ProfileOption = None,
-) -> None:
-    """Open a shell on a node, or run a command there.
-
-    The words of the command reach the program as they are, no shell looks at them; for one, run
-    -- bash -c 'cd /fsx && ls'. Ends with the exit status of the command."""
-    place = place_of(ctx)
-    argv = list(command or ())
-    cloud = cloud_of(place, provider, region, profile)
-    if cloud is not None:
-        commands = cloud.commands
-        raise typer.Exit(commands.ssh(cloud, node, argv, user, cluster))
-    name = checked_node(node)
-    if place.is_node:
-        place.controller(cluster)
-        raise typer.Exit(place.terminal(["ssh", f"{user}@{name}", *(["--", shlex.join(argv)] if argv else [])]))
-    from hyperpod.provisioning.directory import find_instance
-
-    chosen = place.choose(cluster)
-    instance = find_instance(place.provider(), chosen, name)
-    if instance.status in (InstanceStatus.STOPPED, InstanceStatus.GONE):
-        raise InvalidState(
-            f"reach {name}", instance.status.value, hint=f"hyperpod reboot-node {name} --cluster {chosen} --force"
-        )
-    connection = place.provider().connect(instance.id)
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    raise typer.Exit(place.terminal(connection.shell_argv(argv, user=user, interactive=is_terminal)))

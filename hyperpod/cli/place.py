@@ -6,12 +6,14 @@ that a node without the provider's libraries, and ``--help``, stay quick. Tests 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from hyperpod.adapters.local.faults import LocalFaults
     from hyperpod.adapters.local.provider import LocalProvider
     from hyperpod.agent.settings import AgentSettings
+    from hyperpod.ports.login import SshSession, SshTarget
+    from hyperpod.ports.process import ProcessRunner
     from hyperpod.ports.provider import Instance
 
 DEFAULT_HOME = "/var/lib/hyperpod"
@@ -86,6 +90,31 @@ def run_on_terminal(argv: Sequence[str]) -> int:
     return Processes().exec(argv)
 
 
+@contextlib.contextmanager
+def hold_running(argvs: Sequence[Sequence[str]]) -> Iterator[None]:
+    """Run programs beside what is done meanwhile, and end them with it."""
+    from hyperpod.adapters.process import Processes
+
+    with Processes().hold(argvs):
+        yield
+
+
+def build_processes() -> ProcessRunner:
+    """Return what runs programs."""
+    from hyperpod.adapters.process import Processes
+
+    return Processes()
+
+
+def open_ssh(target: SshTarget, timeout_s: float | None) -> SshSession:
+    """Log in to a node; the library for it is loaded only now."""
+    from hyperpod.adapters.ssh import CONNECT_S, open_session
+    from hyperpod.cli.render import say
+
+    session: SshSession = open_session(target, timeout_s=timeout_s or CONNECT_S, tell=say)
+    return session
+
+
 @dataclass
 class Place:
     """The surroundings of one run of the program.
@@ -94,8 +123,8 @@ class Place:
         env: Environment variables.
         agent_config: Its existence makes this machine a node.
         is_root: Whether the caller may handle local machines.
-        make_provider, make_faults, make_aws, diagnose, fix, serve, terminal, node_controller: The ways out; fakes in
-            tests.
+        make_provider, make_faults, make_aws, diagnose, fix, serve, terminal, hold, processes, open_ssh,
+            node_controller: The ways out; fakes in tests.
         sleep, clock: Time, for what refreshes itself.
         host: Name of this machine, for messages.
     """
@@ -109,6 +138,9 @@ class Place:
     fix: Callable[[Sequence[str], Callable[[str], None]], None] = run_fix
     serve: Callable[[LocalProvider, str], None] = serve_cluster
     terminal: Callable[[Sequence[str]], int] = run_on_terminal
+    hold: Callable[[Sequence[Sequence[str]]], AbstractContextManager[None]] = hold_running
+    processes: Callable[[], ProcessRunner] = build_processes
+    open_ssh: Callable[[SshTarget, float | None], SshSession] = open_ssh
     make_aws: Callable[[str, str], Aws] = build_aws
     node_controller: Callable[[Path], Controller] = field(default=lambda path: Controller(send_by_agent_config(path)))
     sleep: Callable[[float], None] = time.sleep

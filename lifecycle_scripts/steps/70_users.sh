@@ -22,7 +22,10 @@ setpriv --reuid ubuntu --regid ubuntu --init-groups --reset-env bash -c '
 	cp -n /etc/skel/.bashrc /etc/skel/.profile "$home/" || true
 	rm -f "$home/.ssh/id_ed25519.new" "$home/.ssh/id_ed25519.new.pub"
 	ssh-keygen -q -t ed25519 -N "" -C "$comment" -f "$home/.ssh/id_ed25519.new"
-	{ printf "%s\n" "$keys"; cat "$home/.ssh/id_ed25519.new.pub"; } >"$home/.ssh/authorized_keys"
+	# A key that the cloud has put there (KeyName of an instance) stays.
+	{ cat "$home/.ssh/authorized_keys" 2>/dev/null || true; printf "%s\n" "$keys"
+		cat "$home/.ssh/id_ed25519.new.pub"; } | awk "!seen[\$0]++" >"$home/.ssh/authorized_keys.new"
+	mv "$home/.ssh/authorized_keys.new" "$home/.ssh/authorized_keys"
 	mv "$home/.ssh/id_ed25519.new.pub" "$home/.ssh/id_ed25519.pub"
 	mv "$home/.ssh/id_ed25519.new" "$home/.ssh/id_ed25519"
 ' _ "$home" "ubuntu@$HP_CLUSTER" "$(<"$HP_NODE_DIR/authorized_keys")"

@@ -135,3 +135,27 @@ def test_a_users_process_is_given_input_and_a_deadline_as_any_other() -> None:
     with pytest.raises(CommandTimeout):
         # Its child leaves the process group and keeps the pipe.
         Processes().run(["sh", "-c", "setsid sleep 3 & sleep 3"], timeout_s=0.2, user="nobody")
+
+
+def test_a_held_program_runs_beside_and_ends_with_the_caller(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    with Processes().hold([["sh", "-c", f"echo $$ >{mark}.new; mv {mark}.new {mark}; exec sleep 60"]]):
+        deadline = time.monotonic() + 10
+        while not mark.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        pid = int(mark.read_text())
+        os.kill(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_dialled_program_is_a_connection_and_tells_what_it_complained_of() -> None:
+    line = Processes().dial(["sh", "-c", "read word; echo got $word; echo bad luck >&2"])
+    line.socket.sendall(b"hello\n")
+    assert line.socket.recv(100) == b"got hello\n"
+    assert line.socket.recv(100) == b""
+    assert line.complaint() == "bad luck"
+    line.close()
+    with pytest.raises(CommandError, match="is-not-there"):
+        Processes().dial(["is-not-there"])

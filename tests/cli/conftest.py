@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from surroundings import SPEC, FakeController, FakeMachines, Fakes, Result
+from surroundings import SPEC, FakeController, FakeMachines, Fakes, Logins, Result
 
 from hyperpod.cli.app import main
 from hyperpod.cli.place import Place
@@ -34,8 +34,10 @@ def fakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
         if now[0] > 1100:
             raise KeyboardInterrupt
 
+    logins = Logins()
     place = Place(
-        env={"HYPERPOD_HOME": str(tmp_path / "home")},
+        open_ssh=lambda target, timeout_s: cast(Any, logins.open(target, timeout_s)),
+        env={"HYPERPOD_HOME": str(tmp_path / "home"), "HOME": str(tmp_path / "person")},
         agent_config=tmp_path / "absent.json",
         is_root=True,
         make_provider=lambda home: cast(Any, machines),
@@ -54,7 +56,7 @@ def fakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
         captured = capsys.readouterr()
         return Result(code, captured.out, captured.err)
 
-    made = Fakes(place, machines, controller, terminal, run)
+    made = Fakes(place, machines, controller, terminal, logins, run)
     return made
 
 

@@ -12,7 +12,9 @@ from typing import Any
 from hyperpod.adapters.local.home import ClusterHome, write_json
 from hyperpod.cli.ask import Controller, reply_of
 from hyperpod.cli.place import Place
-from hyperpod.errors import HyperpodError, NotFound
+from hyperpod.core.login import Forward
+from hyperpod.errors import ConnectionLost, HyperpodError, NotFound
+from hyperpod.ports.login import Answer, SshTarget
 from hyperpod.ports.process import Completed
 from hyperpod.ports.provider import Birth, BirthStatus, Instance, InstanceStatus, NodeLaunch, Role
 
@@ -196,6 +198,60 @@ class FakeMachines:
 
 
 @dataclass
+class FakeSession:
+    """A login that remembers what is done with it. ``asks`` answers commands; ``error`` is raised by all."""
+
+    target: SshTarget
+    done: list[tuple[Any, ...]]
+    asks: Callable[[list[str]], Answer]
+
+    def ask(self, argv: Sequence[str], *, timeout_s: float, input: bytes = b"") -> Answer:
+        return self.asks(list(argv))
+
+    def put(self, folder: str, name: str, data: bytes) -> str:
+        self.done.append(("put", folder, name, data))
+        return f"/home/{self.target.user}/{folder}/{Path(name).stem}-1/{name}"
+
+    def attach(self, argv: Sequence[str]) -> int:
+        self.done.append(("attach", self.target.name, self.target.user, *argv))
+        return 7
+
+    def interact(self, argv: Sequence[str] = ()) -> int:
+        raise AssertionError("there is no terminal here")
+
+    def forward(self, wish: Forward) -> int:
+        self.done.append(("forward", wish.listen_port, wish.host, wish.port))
+        return wish.listen_port or 40000
+
+    def wait(self) -> None:
+        raise KeyboardInterrupt
+
+    def close(self) -> None:
+        self.done.append(("close",))
+
+
+@dataclass
+class Logins:
+    """The logins of a test: those that were made, and what they answer."""
+
+    targets: list[SshTarget] = field(default_factory=list)
+    done: list[tuple[Any, ...]] = field(default_factory=list)
+    asks: Callable[[list[str]], Answer] = lambda argv: Answer(b"", b"", 0)
+    error: HyperpodError | None = None
+    away: set[str] = field(default_factory=set)
+    """Addresses (or ``proxy``, ``jump``) where nobody answers."""
+
+    def open(self, target: SshTarget, timeout_s: float | None) -> FakeSession:
+        self.targets.append(target)
+        way = "proxy" if target.proxy else "jump" if target.jump else target.address
+        if self.error is not None:
+            raise self.error
+        if way in self.away:
+            raise ConnectionLost(f"{target.name} cannot be reached", hint=target.hint)
+        return FakeSession(target, self.done, self.asks)
+
+
+@dataclass
 class Result:
     """How a run of the program ended."""
 
@@ -216,6 +272,7 @@ class Fakes:
     machines: FakeMachines
     controller: FakeController
     terminal: list[list[str]] = field(default_factory=list)
+    logins: Logins = field(default_factory=Logins)
     run: Callable[..., Result] = field(default=lambda *argv: Result(-1, "", ""))
 
 

@@ -370,23 +370,6 @@ def test_an_unknown_node_lists_the_clusters_nodes(demo: Fakes) -> None:
     assert "hint: its nodes are: head-1, worker-1, worker-2, worker-3" in result.err
 
 
-def test_ssh_runs_on_the_terminal_and_ends_with_its_status(demo: Fakes) -> None:
-    assert demo.run("ssh", "worker-1", "--user", "ubuntu", "--", "ls", "-l", "--debug").code == 7
-    assert demo.terminal == [["shell", "i-00000000000000002", "ubuntu", "ls", "-l", "--debug"]]
-
-
-def test_ssh_between_nodes_is_ssh(fakes: Fakes, tmp_path: Path) -> None:
-    on_node(fakes, tmp_path)
-    assert fakes.run("ssh", "worker-2", "--", "date").code == 7
-    assert fakes.terminal == [["ssh", "root@worker-2", "--", "date"]]
-
-
-def test_ssh_to_a_stopped_machine_is_refused(demo: Fakes) -> None:
-    demo.machines.add("demo", "worker-1", status=InstanceStatus.STOPPED)
-    assert demo.run("ssh", "worker-1").code == 4
-    assert demo.terminal == []
-
-
 def test_why_without_a_controller_shows_the_record_of_the_lifecycle_scripts(demo: Fakes) -> None:
     demo.controller.answers["why"] = ConnectionLost("x")
     broken = demo.machines.instances["demo", "worker-2"]

@@ -10,6 +10,7 @@ import pytest
 from moto import mock_aws
 from surroundings import Fakes
 
+from hyperpod.adapters.aws import session
 from hyperpod.adapters.aws.ec2 import find_provider
 from tests.fakes.aws import AccountAws, dummy_environment, make_site
 
@@ -124,15 +125,121 @@ def test_a_group_is_resized(fakes: Fakes, spec: Path, account: AccountAws) -> No
     assert "cluster demo: 4 nodes" in grown.out
 
 
-def test_a_shell_is_opened_by_session_manager(fakes: Fakes, spec: Path) -> None:
+def with_public_address(account: AccountAws, fakes: Fakes, node: str) -> str:
+    """Give a node an address of the internet's and return it."""
+    instance = next(i for i in find_provider(account, "demo").observe("demo") if i.node == node)
+    allocation = account.call("ec2", "AllocateAddress", Domain="vpc")
+    account.call("ec2", "AssociateAddress", InstanceId=instance.id, AllocationId=allocation["AllocationId"])
+    return str(allocation["PublicIp"])
+
+
+def test_a_node_is_reached_by_its_address_with_the_clusters_keys(
+    fakes: Fakes, spec: Path, account: AccountAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fakes.run("create-cluster", str(spec))
+    monkeypatch.setattr(session, "has_plugin", lambda: False)
 
-    fakes.run("ssh", "head-1", *EC2)
+    result = fakes.run("ssh", "demo", "worker-1", *EC2, "--", "hostname")
 
-    assert fakes.terminal[-1][:3] == ["aws", "ssm", "start-session"]
-    config = fakes.run("ssh-config", *EC2).out
-    assert "Host demo-head-1 demo\n" in config
-    assert "ProxyCommand aws ssm start-session --target i-" in config
+    assert (result.code, fakes.logins.done) == (7, [("attach", "worker-1", "root", "hostname"), ("close",)])
+    (target,) = fakes.logins.targets
+    provider = find_provider(account, "demo")
+    keys = provider.folder.read_json("keys.json")
+    assert keys is not None
+    assert target.address == next(i.address for i in provider.observe("demo") if i.node == "worker-1")
+    assert target.host_key == " ".join(keys["hosts"]["worker-1"]["public"].split()[:2])
+    assert target.key_texts == (keys["admin"]["private"],)
+    assert keys["admin"]["private"] not in repr(target)
+
+
+def test_the_head_node_is_reached_by_the_first_way_that_leads_there(
+    fakes: Fakes, spec: Path, account: AccountAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.run("create-cluster", str(spec))
+    public = with_public_address(account, fakes, "head-1")
+    monkeypatch.setattr(session, "has_plugin", lambda: True)
+
+    def ways(*words: str) -> list[str]:
+        fakes.logins.targets.clear()
+        fakes.run(*words, *EC2, "--", "true")
+        return ["proxy" if t.proxy else f"by {t.jump.address}" if t.jump else t.address for t in fakes.logins.targets]
+
+    instances = find_provider(account, "demo").observe("demo")
+    private = {i.node: i.address for i in instances}
+    assert ways("run", "demo") == [public]
+    fakes.logins.away = {public}
+    assert ways("ssh") == [public, private["head-1"]]
+    fakes.logins.away = {public, private["head-1"]}
+    assert ways("ssh") == [public, private["head-1"], "proxy"]
+    assert fakes.logins.targets[-1].proxy[:3] == ("aws", "ssm", "start-session")
+    assert ways("ssh", "worker-1") == [f"by {public}"]
+    assert ways("ssh", "worker-1", "--direct") == [private["worker-1"]]
+
+
+def test_an_own_key_replaces_the_clusters_and_the_user_is_the_images(fakes: Fakes, spec: Path, tmp_path: Path) -> None:
+    fakes.run("create-cluster", str(spec))
+    fakes.run("ssh", "demo", *EC2, "--key", str(tmp_path / "mine"), "--", "true")
+    target = fakes.logins.targets[0]
+    assert (target.user, target.key_files, target.key_texts) == ("ubuntu", (tmp_path / "mine",), ())
+    assert (target.use_agent, target.through_root) == (True, False)
+
+
+def test_who_may_not_read_the_keys_uses_the_own_ones(
+    fakes: Fakes, spec: Path, account: AccountAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.run("create-cluster", str(spec))
+    own = account._maybe_fail
+
+    def refuse_keys(operation: str, when: str) -> None:
+        if operation == "GetObject" and account.calls[-1][1]["Key"].endswith("keys.json"):
+            account.fail_next("GetObject", "AccessDenied")
+        own(operation, when)
+
+    monkeypatch.setattr(account, "_maybe_fail", refuse_keys)
+    assert fakes.run("ssh", "demo", *EC2, "--", "true").code == 7
+    assert (fakes.logins.targets[0].key_texts, fakes.logins.targets[0].through_root) == ((), False)
+
+
+def test_plain_ssh_reaches_ec2_nodes_with_keys_that_the_cluster_knows(
+    fakes: Fakes, spec: Path, account: AccountAws, tmp_path: Path
+) -> None:
+    fakes.run("create-cluster", str(spec))
+    home = tmp_path / "person" / ".ssh"
+
+    private = fakes.run("ssh-config", *EC2)
+
+    assert private.code == 0, private.err
+    assert "Host demo-head-1 demo\n" in private.out
+    assert private.out.count("ProxyCommand aws ssm start-session --target i-") == 3
+    assert "StrictHostKeyChecking yes" in private.out
+    assert (home / "hyperpod-demo.known_hosts").read_text().startswith("demo-head-1 ssh-ed25519 AAAA")
+    assert (home / "hyperpod-demo.key").stat().st_mode & 0o777 == 0o600
+    assert f"IdentityFile {home}/hyperpod-demo.key" in private.out
+    assert "wrote" not in fakes.run("ssh-config", *EC2).err
+
+    public = with_public_address(account, fakes, "head-1")
+    hosts = {host["hosts"][0]: host for host in fakes.run("ssh-config", *EC2, "-o", "json").json}
+    assert hosts["demo-head-1"]["HostName"] == public
+    assert hosts["demo-worker-1"]["ProxyJump"] == "demo"
+    assert "ProxyCommand" not in hosts["demo-worker-1"]
+    direct = fakes.run("ssh-config", *EC2, "--direct").out
+    assert "Proxy" not in direct
+
+
+def test_the_birth_record_is_there_when_the_machine_is_gone(fakes: Fakes, spec: Path, account: AccountAws) -> None:
+    fakes.run("create-cluster", str(spec))
+    provider = find_provider(account, "demo")
+    gone = next(i.id for i in provider.observe("demo") if i.node == "worker-2")
+    provider.folder.write(f"births/{gone}.log", "one\ntwo\n")
+    account.call("ec2", "TerminateInstances", InstanceIds=[gone])
+
+    for name in ("worker-2", gone):
+        result = fakes.run("logs", "demo", name, *EC2, "-n", "1")
+        assert (result.code, result.out) == (0, "two\n"), result.err
+        assert f"{gone} is gone, and its journal with it" in result.err
+    assert fakes.run("logs", "demo", "worker-9", *EC2).code == 3
+    assert fakes.run("logs", "demo", *EC2, "--unit", "slurmctld").code == 7
+    assert fakes.logins.done[0][:4] == ("attach", "head-1", "root", "journalctl")
 
 
 def test_an_unknown_cluster_names_where_it_was_looked_for(fakes: Fakes, account: AccountAws) -> None:

@@ -38,6 +38,7 @@ def test_all_commands_are_there() -> None:
         "create-cluster", "list-clusters", "describe-cluster", "list-nodes", "update-cluster", "replace-node",
         "reboot-node", "drain", "undrain", "ssh", "delete-cluster", "validate", "config show", "health", "jobs",
         "job show", "events", "status", "why", "breaker reset", "inject", "provider-serve", "version", "doctor",
+        "run", "submit", "logs",
     }  # fmt: skip
 
 
@@ -53,7 +54,8 @@ def test_every_command_has_help_with_an_example(fakes: Fakes, path: tuple[str, .
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_result_comes_as_json_too(path: tuple[str, ...]) -> None:
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
-    assert "--output" in options or path in {("ssh",), ("provider-serve",)}
+    # What others write is passed on as it is.
+    assert "--output" in options or path in {("ssh",), ("run",), ("logs",), ("provider-serve",)}
 
 
 def test_the_program_alone_shows_its_help(fakes: Fakes) -> None:

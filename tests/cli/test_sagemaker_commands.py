@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import boto3
 import pytest
@@ -18,6 +20,7 @@ from surroundings import Fakes, Result
 from hyperpod.adapters.aws import session
 from hyperpod.adapters.aws.client import Aws
 from hyperpod.errors import UsageError
+from hyperpod.ports.process import Completed
 from tests.aws_server.guard import forbid_the_network
 from tests.aws_server.server import ContractServer
 from tests.aws_server.specs import request, write_spec
@@ -316,6 +319,115 @@ def test_a_shell_goes_through_session_manager(
     (argv,) = fakes.terminal
     assert argv[4] == f"sagemaker-cluster:{cluster_id}_controller-{head.instance_id}"
     assert json.loads(argv[-1]) == {"command": ["sinfo -N"]}
+
+
+def test_ports_are_forwarded_by_sessions_of_their_own(
+    run: Run, create: Callable[..., Result], fakes: Fakes, server: ContractServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create()
+    monkeypatch.setattr(session, "check_plugin", lambda: None)
+    held: list[list[str]] = []
+
+    @contextlib.contextmanager
+    def hold(argvs: Sequence[Sequence[str]]) -> Iterator[None]:
+        held.extend(list(argv) for argv in argvs)
+        yield
+
+    fakes.place.hold = hold
+    assert run("ssh", "ml", "-N", "-L", "8888:worker-1:80", "-L", "9999:localhost:90", *FLAGS).code == 7
+    head, worker = server.state.clusters["ml"].nodes[:2]
+    both = [*held, *fakes.terminal]
+    assert [argv[4].rpartition("-i-")[2] for argv in both] == [
+        node.instance_id.removeprefix("i-") for node in (worker, head)
+    ]
+    assert [argv[argv.index("--document-name") + 1] for argv in both] == ["AWS-StartPortForwardingSession"] * 2
+    assert json.loads(held[0][-1]) == {"portNumber": ["80"], "localPortNumber": ["8888"]}
+    refused = run("ssh", "ml", "-N", "-L", "*:8888:worker-1:80", *FLAGS)
+    assert (refused.code, refused.err.splitlines()[0]) == (
+        2, "error: Session Manager forwards ports of localhost only",
+    )  # fmt: skip
+
+
+class Sessions:
+    """Runs what Session Manager would run, here, with the service's banners around its output."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.lines: list[str] = []
+
+    def run(self, argv: Sequence[str], **_: object) -> Completed:
+        (line,) = json.loads(argv[-1])["command"]
+        self.lines.append(line)
+        done = subprocess.run(
+            ["sh", "-c", line.replace("runuser -l ubuntu -c", "sh -c")],
+            capture_output=True, text=True, env={"HOME": str(self.home), "PATH": f"{self.home}/bin:/usr/bin:/bin"},
+        )  # fmt: skip
+        text = done.stdout.replace("\n", "\r\n")
+        return Completed(f"\r\nStarting session with SessionId: x\r\n{text}\r\nExiting session\r\n", "", 0)
+
+
+@pytest.fixture
+def sessions(fakes: Fakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sessions:
+    monkeypatch.setattr(session, "check_plugin", lambda: None)
+    made = Sessions(tmp_path / "far")
+    (made.home / "bin").mkdir(parents=True)
+    sbatch = made.home / "bin" / "sbatch"
+    sbatch.write_text('#!/bin/sh\necho "$@" >"$HOME/sbatch"\necho 42\n')
+    sbatch.chmod(0o755)
+    fakes.place.processes = lambda: cast(Any, made)
+    return made
+
+
+def test_a_command_on_the_head_node_has_its_own_status(
+    run: Run, create: Callable[..., Result], sessions: Sessions
+) -> None:
+    create()
+    result = run("run", "ml", *FLAGS, "--", "sh", "-c", "echo 'a  b'; exit 5")
+    assert (result.code, result.out) == (5, "a  b\n")
+
+
+def test_a_script_is_submitted_by_session_manager(
+    run: Run, create: Callable[..., Result], sessions: Sessions, tmp_path: Path
+) -> None:
+    create()
+    script = tmp_path / "train.sh"
+    script.write_bytes(b"#!/bin/sh\n# \xc3\xbc $HOME 'quoted'\n")
+    result = run("submit", "ml", str(script), *FLAGS, "--", "--auto-resume")
+    assert (result.code, result.out) == (0, "job 42\n"), result.err
+    copied = sessions.home / "hyperpod-jobs/train-1/train.sh"
+    assert copied.read_bytes() == script.read_bytes()
+    assert (sessions.home / "sbatch").read_text() == f"--parsable --auto-resume {copied}\n"
+    script.write_bytes(b"#!/bin/sh\n" + b"#" * 70_000)
+    assert "too many for Session Manager" in run("submit", "ml", str(script), *FLAGS).err
+
+
+def test_logs_are_those_in_cloudwatch(
+    run: Run, create: Callable[..., Result], fakes: Fakes, server: ContractServer
+) -> None:
+    create()
+    with mock_aws():
+        _check_logs(run, fakes, server)
+
+
+def _check_logs(run: Run, fakes: Fakes, server: ContractServer) -> None:
+    cluster = server.state.clusters["ml"]
+    node = cluster.nodes[1]
+    group = f"/aws/sagemaker/Clusters/ml/{cluster.arn.rpartition('/')[2]}"
+    aws = fakes.place.aws("us-west-2", None)
+    now = int(time.time() * 1000)
+    aws.call("logs", "CreateLogGroup", logGroupName=group)
+    for stream, texts in (("LifecycleConfig", ["one", "two\x1b[31m"]), ("SagemakerHealthMonitoringAgent", ["ok"])):
+        name = f"{stream}/{node.group}/{node.instance_id}"
+        aws.call("logs", "CreateLogStream", logGroupName=group, logStreamName=name)
+        events = [{"timestamp": now + n, "message": text} for n, text in enumerate(texts)]
+        aws.call("logs", "PutLogEvents", logGroupName=group, logStreamName=name, logEvents=events)
+
+    assert run("logs", "ml", "worker-1", *FLAGS).out == "one\ntwo\\x1b[31m\nok\n"
+    assert run("logs", "ml", "worker-1", "--source", "lifecycle", "-n", "1", *FLAGS).out == "two\\x1b[31m\n"
+    nothing = run("logs", "ml", *FLAGS)
+    assert (nothing.code, nothing.out) == (0, "")
+    assert f"note: nothing in CloudWatch at {group} LifecycleConfig/controller/" in nothing.err
+    assert run("logs", "ml", "--unit", "slurmd", *FLAGS).code == 2
 
 
 def test_without_the_plugin_a_shell_is_one_clear_line(

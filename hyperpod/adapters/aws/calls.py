@@ -25,7 +25,7 @@ WHY: Final[Mapping[str, str]] = {
     "sagemaker.BatchRebootClusterNodes": "restart nodes",
     "sagemaker.BatchDeleteClusterNodes": "remove nodes",
     "sagemaker.StartClusterHealthCheck": "deep health checks on demand",
-    "logs.GetLogEvents": "last lines of a failed lifecycle script",
+    "logs.GetLogEvents": "what nodes wrote: `hyperpod logs`, and why a lifecycle script failed",
     "s3.ListObjectsV2": "which scripts are there",
     "s3.GetObject": "fetch scripts and provisioning_parameters.json",
     "s3.PutObject": "send scripts",
@@ -49,7 +49,11 @@ BESIDES: Final[Mapping[str, Mapping[str, str]]] = {
         "ssm:StartSession": "`hyperpod ssh`, by the session-manager-plugin",
         "ssm:TerminateSession": "the same",
     },
-    "Provider ec2": {"iam:PassRole": "instances take their instance profile's role"},
+    "Provider ec2": {
+        "iam:PassRole": "instances take their instance profile's role",
+        "ssm:StartSession": "`hyperpod ssh` where no address of the node answers",
+        "ssm:TerminateSession": "the same",
+    },
     "hyperpod prepare": {"iam:PassRole": "the instance profile gets its role"},
 }
 """Rights without a call of ours, by topic of the page."""

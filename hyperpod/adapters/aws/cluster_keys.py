@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyperpod.adapters.aws.folder import KEYS, ClusterFolder
+from hyperpod.adapters.aws.folder import KEYS, PUBLIC, ClusterFolder
+from hyperpod.errors import AccessDenied
 
 MUNGE_KEY_BYTES = 1024
 
@@ -66,6 +67,20 @@ def ensure_keys(folder: ClusterFolder, nodes: Sequence[str]) -> ClusterKeys:
         return data
 
     return ClusterKeys(folder.update_json(KEYS, change, is_secret=True))
+
+
+def host_keys(folder: ClusterFolder) -> dict[str, str]:
+    """Return the public host key of every node name, as all members of the cluster may read them."""
+    found = (folder.read_json(PUBLIC) or {}).get("host_keys", {})
+    return {str(node): " ".join(str(key).split()[:2]) for node, key in found.items()}
+
+
+def admin_key(folder: ClusterFolder) -> str:
+    """Return the private key that opens every node; nothing where the caller may not read it."""
+    try:
+        return str((folder.read_json(KEYS) or {}).get("admin", {}).get("private", ""))
+    except AccessDenied:
+        return ""
 
 
 def _ssh_key(comment: str) -> dict[str, str]:

@@ -58,6 +58,7 @@ class Machine:
     token: str = ""
     state_reason: str = ""
     zone: str = ""
+    public_address: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -87,6 +88,7 @@ def parse_machine(data: Mapping[str, Any]) -> Machine:
         token=own.get(tags.TOKEN, ""),
         state_reason=str(data.get("StateReason", {}).get("Message") or ""),
         zone=str(data.get("Placement", {}).get("AvailabilityZone") or ""),
+        public_address=str(data.get("PublicIpAddress") or ""),
         tags=own,
     )
 
@@ -138,6 +140,8 @@ def instance_of(machine: Machine, birth: BirthStatus | None, *, is_holder: bool 
     if status is InstanceStatus.RUNNING and birth is not None and birth is not BirthStatus.OK:
         status = InstanceStatus.FAILED if birth is BirthStatus.FAILED else InstanceStatus.PENDING
     labels = {**machine.tags, "state": machine.state, "zone": machine.zone, "instance-type": machine.instance_type}
+    if machine.public_address:
+        labels["public-address"] = machine.public_address
     if machine.state_reason:
         labels["state-reason"] = machine.state_reason
     if not is_holder:

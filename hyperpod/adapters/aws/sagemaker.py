@@ -20,7 +20,11 @@ from hyperpod.errors import AlreadyExists, ConfigError, InvalidState, NotFound, 
 
 _PAGE: Final = 100
 _LOG_GROUP: Final = "/aws/sagemaker/Clusters/{name}/{id}"
-_STREAM: Final = "LifecycleConfig/{group}/{instance}"
+_STREAMS: Final = {
+    "lifecycle": "LifecycleConfig/{group}/{instance}",
+    "health": "SagemakerHealthMonitoringAgent/{group}/{instance}",
+}
+_MOST_EVENTS: Final = 10_000
 _CREATE_TRIES: Final = 3
 _IN_PROGRESS: Final = frozenset({"InstanceIdInUse", "NodeIdInUse"})
 _GONE: Final = frozenset({"InstanceIdNotFound", "NodeIdNotFound"})
@@ -145,6 +149,49 @@ class SageMaker:
             return ()
         texts = [line for event in answer.get("events", ()) for line in str(event["message"]).splitlines()]
         return tuple(texts[-lines:])
+
+    def log_lines(
+        self,
+        cluster: Cluster,
+        node: Node,
+        kind: str,
+        *,
+        since: datetime | None = None,
+        lines: int = 1000,
+        token: str = "",
+    ) -> tuple[tuple[str, ...], str]:
+        """Return what a node wrote to CloudWatch, and the token by which the next call gets what comes after.
+
+        Args:
+            kind: ``lifecycle`` (its script) or ``health`` (HyperPod's own agent).
+            since: Only what is newer.
+            lines: At most so many, the newest, where there is no ``token``.
+            token: Of the call before; what came since then is returned.
+        """
+        texts: list[str] = []
+        more: dict[str, Any] = {"startTime": int(since.timestamp() * 1000)} if since else {}
+        while True:
+            more |= {"nextToken": token} if token else {}
+            try:
+                answer = self.aws.call(
+                    "logs",
+                    "GetLogEvents",
+                    what=f"{kind} log of {node.instance_id}",
+                    logGroupName=log_group(cluster),
+                    logStreamName=log_stream(node.group, node.instance_id, kind),
+                    startFromHead=bool(token),
+                    limit=min(lines, _MOST_EVENTS),
+                    **more,
+                )
+            except NotFound:
+                return (), token
+            events = answer.get("events", ())
+            texts += [line for event in events for line in str(event["message"]).splitlines()]
+            after = str(answer.get("nextForwardToken") or token)
+            # The service gives back the same token at the end.
+            if not token or after == token or not events:
+                return tuple(texts if token else texts[-lines:]), after
+            token = after
 
     # --- change
 
@@ -278,9 +325,9 @@ def log_group(cluster: Cluster) -> str:
     return _LOG_GROUP.format(name=cluster.name, id=cluster.id)
 
 
-def log_stream(group: str, instance_id: str) -> str:
-    """Return the log stream of an instance's lifecycle script."""
-    return _STREAM.format(group=group, instance=instance_id)
+def log_stream(group: str, instance_id: str, kind: str = "lifecycle") -> str:
+    """Return the log stream of an instance's lifecycle script, or of HyperPod's ``health`` agent on it."""
+    return _STREAMS[kind].format(group=group, instance=instance_id)
 
 
 def session_target(cluster: Cluster, node: Node) -> str:

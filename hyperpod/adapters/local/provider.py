@@ -467,6 +467,15 @@ class LocalProvider:
             future.result()
 
 
+_PODMAN_EXEC = ("podman", "--runtime", "runc", "exec")
+# One line, because it stands in ssh's configuration, too.
+_RELAY = (
+    'import os,socket,threading;s=socket.create_connection(("127.0.0.1",22));'
+    'threading.Thread(target=lambda:[s.sendall(b) for b in iter(lambda:os.read(0,65536),b"")]+[os._exit(0)],'
+    'daemon=True).start();[os.write(1,b) for b in iter(lambda:s.recv(65536),b"")]'
+)
+
+
 class PodmanConnection:
     """Runs commands on a machine as root, without its network."""
 
@@ -483,10 +492,18 @@ class PodmanConnection:
         options = ["-it"] if interactive else ["-i"]
         home = "/root" if user == "root" else f"/home/{user}"
         return [
-            "podman", "--runtime", "runc", "exec", *options, "--user", user, "--workdir", home,
+            *_PODMAN_EXEC, *options, "--user", user, "--workdir", home,
             "--env", f"HOME={home}", "--env", f"USER={user}", "--env", "TERM",
             self._container, *(argv or ("/bin/bash", "-l")),
         ]  # fmt: skip
+
+
+def relay_argv(cluster: str, node: str) -> list[str]:
+    """Return the command whose input and output are a connection to the ssh server of a slot's machine.
+
+    The nodes' network has no way to this machine, unless the specification asks for one.
+    """
+    return [*_PODMAN_EXEC, "-i", container_name(cluster, node), "python3", "-S", "-c", _RELAY]
 
 
 def run_arguments(
