@@ -17,7 +17,20 @@ import typer
 from typer.core import TyperGroup
 
 from hyperpod import __version__
-from hyperpod.cli import ask, cluster, doctor, health, hyperpod_only, inject, job, node, prepare, scripts, ssh_config
+from hyperpod.cli import (
+    ask,
+    cluster,
+    deep,
+    doctor,
+    health,
+    hyperpod_only,
+    inject,
+    job,
+    node,
+    prepare,
+    scripts,
+    ssh_config,
+)
 from hyperpod.cli.options import OutputOption, examples, place_of
 from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, say
@@ -85,6 +98,7 @@ def create_app(wanted: str | None = None) -> typer.Typer:
     app.command("version", epilog=examples("hyperpod version", "hyperpod version --output json"))(version)
     for module in (cluster, node, job, health, doctor, inject, scripts, prepare, ssh_config, hyperpod_only):
         module.register(app)
+    app.command("health-deep", help=deep.DEEP_HELP)(deep.deep)
     _register_late(app, wanted)
     return app
 
