@@ -5,6 +5,7 @@ Owns the options and the showing; the controller runs the check and judges it.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -119,10 +120,13 @@ def show(report: Mapping[str, Any]) -> None:
     """Print a report: a line for each node with its figures, then what was found."""
     rows = [(n["node"], n["state"], _tests(n["tests"])) for n in report["nodes"]]
     parts: list[Any] = [render.table(("NODE", "STATE", "FIGURES"), rows)]
-    good = sorted(p["bandwidth_mb_s"] for p in report["pairs"] if not p["failure"])
+    good = [p for p in report["pairs"] if not p["failure"]]
     if report["pairs"]:
-        late = sorted(p["latency_us"] for p in report["pairs"] if not p["failure"])
-        middle = f"median {good[len(good) // 2]:.0f} MB/s, {late[len(late) // 2]:.0f} us" if good else "none worked"
+        middle = "none worked"
+        if good:
+            bandwidth = statistics.median(p["bandwidth_mb_s"] for p in good)
+            latency = statistics.median(p["latency_us"] for p in good)
+            middle = f"median {bandwidth:.0f} MB/s, {latency:.0f} us there and back"
         parts += ["", f"{len(report['pairs'])} links measured: {middle}"]
     found = {(f["severity"], f["code"], f["message"]) for n in report["nodes"] for f in n["findings"]}
     if found:

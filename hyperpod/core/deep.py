@@ -68,6 +68,28 @@ def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     return out if count > 1 else []
 
 
+def bad_pairs(measured: Mapping[Pair, Measured], tolerance: float) -> dict[Pair, str]:
+    """Return the pairs that failed or are slow against the median of all, each with what is wrong.
+
+    Args:
+        measured: By pair of nodes; each pair in one order.
+        tolerance: 0.3: a link at 70 % of the median passes.
+    """
+    good = [m for m in measured.values() if not m.failure]
+    if not good:
+        return {}
+    bandwidth = median(m.bandwidth_mb_s for m in good)
+    latency = median(m.latency_us for m in good)
+    return {pair: why for pair, m in measured.items() if (why := _why_bad(m, bandwidth, latency, tolerance))}
+
+
+def better(first: Measured, second: Measured) -> Measured:
+    """Return the better of two measurements of a pair: what is in the way for a moment is no fault of the link."""
+    if first.failure or second.failure:
+        return second if first.failure else first
+    return Measured(max(first.bandwidth_mb_s, second.bandwidth_mb_s), min(first.latency_us, second.latency_us))
+
+
 def judge_pairs(measured: Mapping[Pair, Measured], tolerance: float) -> dict[str, list[Finding]]:
     """Say which nodes or links are slow or cut, by node.
 
@@ -80,12 +102,12 @@ def judge_pairs(measured: Mapping[Pair, Measured], tolerance: float) -> dict[str
         measured: By pair of nodes; each pair in one order.
         tolerance: 0.3: a link at 70 % of the median passes.
     """
-    good = [m for m in measured.values() if not m.failure]
-    if not good:
+    bad = bad_pairs(measured, tolerance)
+    if not bad:
         return {}
+    good = [m for m in measured.values() if not m.failure]
     bandwidth = median(m.bandwidth_mb_s for m in good)
     latency = median(m.latency_us for m in good)
-    bad = {pair: why for pair, m in measured.items() if (why := _why_bad(m, bandwidth, latency, tolerance))}
     of_node: dict[str, list[Pair]] = {}
     for pair in measured:
         for node in pair:

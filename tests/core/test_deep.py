@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod.core.deep import Measured, Outcome, Pair, judge_pairs, judge_tests, rounds
+from hyperpod.core.deep import Measured, Outcome, Pair, better, judge_pairs, judge_tests, rounds
 from hyperpod.core.finding import Action, Severity
 
 NODES = [f"worker-{n}" for n in range(1, 17)]
@@ -136,3 +136,16 @@ def test_a_node_slower_than_the_others_is_named() -> None:
 def test_of_two_different_nodes_nobody_knows_which_is_ill() -> None:
     results = {n: [Outcome("disk_read", True, v, "MB/s")] for n, v in (("a", 10.0), ("b", 1000.0))}
     assert judge_tests(results) == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        (Measured(100.0, 50.0), Measured(900.0, 60.0), Measured(900.0, 50.0)),
+        (Measured(failure="timed out"), Measured(900.0, 60.0), Measured(900.0, 60.0)),
+        (Measured(900.0, 60.0), Measured(failure="timed out"), Measured(900.0, 60.0)),
+        (Measured(failure="refused"), Measured(failure="timed out"), Measured(failure="timed out")),
+    ],
+)
+def test_of_two_measurements_the_better_counts(first: Measured, second: Measured, kept: Measured) -> None:
+    assert better(first, second) == kept

@@ -185,7 +185,7 @@ def test_what_cannot_be_done_is_told(stage: Stage, args: Any, error: type[Except
 
 def test_one_check_runs_at_a_time(stage: Stage) -> None:
     def second(args: Mapping[str, Any]) -> Any:
-        with pytest.raises(InvalidState, match="another deep check runs"):
+        with pytest.raises(InvalidState, match="busy with another deep check"):
             stage.deep.command(stage.cluster.world, {})
         return None
 
