@@ -6,6 +6,7 @@ as long as the measurement may take: nothing listens on a node otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import socket
 import statistics
@@ -31,30 +32,38 @@ def serve(address: str, port: int, peer: str, token: str, timeout_s: float) -> L
                 return Line("serve", True, detail="nobody came")
             with client:
                 client.settimeout(max(0.01, min(2.0, deadline - time.monotonic())))
-                if host == peer and hmac.compare_digest(_exactly(client, _TOKEN_BYTES), secret):
-                    client.settimeout(max(0.01, deadline - time.monotonic()))
-                    return _answer(client)
+                if host != peer or not _knows(client, secret):
+                    continue
+                client.settimeout(max(0.01, deadline - time.monotonic()))
+                # What goes wrong from here is the link's, and the client tells it.
+                with contextlib.suppress(OSError):
+                    _answer(client)
+                return Line("serve", True)
 
 
-def _answer(client: socket.socket) -> Line:
+def _knows(client: socket.socket, secret: bytes) -> bool:
+    try:
+        return hmac.compare_digest(_exactly(client, _TOKEN_BYTES), secret)
+    except OSError:
+        return False
+
+
+def _answer(client: socket.socket) -> None:
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client.sendall(b"y")
     for _ in range(_PINGS):
         client.sendall(_exactly(client, 1))
     size = int.from_bytes(_exactly(client, 8), "big")
-    left = size
-    buffer = bytearray(_CHUNK)
-    while left:
-        got = client.recv_into(buffer, min(_CHUNK, left))
-        if not got:
-            return Line("serve", True, detail="the other side ended early")
-        left -= got
+    _take(client, size)
     client.sendall(b"d")
-    return Line("serve", True)
+    _give(client, size)
 
 
 def measure(peer: str, port: int, token: str, size: int, timeout_s: float) -> list[Line]:
-    """Connect to the other node's server and measure: the median of the pings, and ``size`` bytes one way."""
+    """Connect to the other node's server and measure: the median of the pings, and ``size`` bytes each way.
+
+    A cable, or a port, is often bad in one direction only, so the slower one is the figure.
+    """
     deadline = time.monotonic() + timeout_s
     try:
         with _connect(peer, port, deadline) as sock:
@@ -68,22 +77,44 @@ def measure(peer: str, port: int, token: str, size: int, timeout_s: float) -> li
                 _exactly(sock, 1)
                 pings.append(time.perf_counter() - start)
             sock.sendall(size.to_bytes(8, "big"))
-            chunk = memoryview(bytes(_CHUNK))
+            sock.settimeout(max(0.01, deadline - time.monotonic()))
             start = time.perf_counter()
-            left = size
-            while left:
-                sock.settimeout(max(0.01, deadline - time.monotonic()))
-                left -= sock.send(chunk[: min(_CHUNK, left)])
+            _give(sock, size)
             _exactly(sock, 1)
-            took = time.perf_counter() - start
+            turned = time.perf_counter()
+            _take(sock, size)
+            there_s, back_s = turned - start, time.perf_counter() - turned
     except TimeoutError:
         return [Line("network", False, detail=f"{peer} did not take the data within {timeout_s:g} s")]
     except OSError as error:
         return [Line("network", False, detail=f"{peer}: {error.strerror or error}")]
     return [
         Line("network_latency", True, value=statistics.median(pings) * 1e6, unit="us"),
-        Line("network_bandwidth", True, value=size / took / 1e6, unit="MB/s"),
+        Line(
+            "network_bandwidth",
+            True,
+            value=size / max(there_s, back_s) / 1e6,
+            unit="MB/s",
+            detail=f"there {size / there_s / 1e6:.0f}, back {size / back_s / 1e6:.0f}",
+        ),
     ]
+
+
+def _give(sock: socket.socket, size: int) -> None:
+    chunk = memoryview(bytes(_CHUNK))
+    left = size
+    while left:
+        left -= sock.send(chunk[: min(_CHUNK, left)])
+
+
+def _take(sock: socket.socket, size: int) -> None:
+    buffer = bytearray(_CHUNK)
+    left = size
+    while left:
+        got = sock.recv_into(buffer, min(_CHUNK, left))
+        if not got:
+            raise ConnectionResetError(104, "the other side closed the connection")
+        left -= got
 
 
 def _connect(peer: str, port: int, deadline: float) -> socket.socket:
