@@ -45,11 +45,17 @@ class Processes:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         check: bool = True,
+        on_start: Callable[[int], None] | None = None,
     ) -> Completed:
-        """Run ``argv`` to its end; see ``ports.process.ProcessRunner.run``."""
+        """Run ``argv`` to its end; see ``ports.process.ProcessRunner.run``.
+
+        ``on_start`` is told the id of the process and of its group, for those who may have to kill it from elsewhere.
+        """
         started = time.monotonic()
         process = _start(argv, env=env, user=user, has_input=input is not None)
         try:
+            if on_start is not None:
+                on_start(process.pid)
             data = input.encode() if input is not None else None
             if user is None:
                 stdout, stderr = process.communicate(data, timeout=timeout_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from hyperpod.agent.deep import Order
 from hyperpod.health.check import Check, Facts
 
 
@@ -29,6 +30,14 @@ class Actions(Protocol):
 
     def read_kernel_log(self) -> None:
         """Take in what the kernel log holds right now."""
+        ...
+
+    def start_program(self, order: Order) -> None:
+        """Run a deep check's program, unless a job is here; its end comes as ``on_program``."""
+        ...
+
+    def stop_programs(self) -> None:
+        """Kill every deep check's program at once; each still ends with ``on_program``."""
         ...
 
     def probe(self, targets: Sequence[tuple[str, int]]) -> None:

@@ -23,11 +23,13 @@ import hyperpod
 from hyperpod.adapters.host import kill
 from hyperpod.adapters.kmsg import KmsgReader
 from hyperpod.adapters.process import Processes
+from hyperpod.agent.deep import Order
 from hyperpod.agent.jobs import jobs_on_node, jobs_to_fence, processes_of_jobs
 from hyperpod.agent.leftovers import SHARED_MEMORY, remove_shared_memory
 from hyperpod.agent.link import Link, LinkEvent
 from hyperpod.agent.mind import Mind
 from hyperpod.agent.notify import Notifier
+from hyperpod.agent.programs import Programs
 from hyperpod.agent.server import SocketServer
 from hyperpod.agent.settings import AgentSettings
 from hyperpod.agent.workers import Workers
@@ -83,6 +85,7 @@ class Loop:
         self._wake_write.setblocking(False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
         self._workers = Workers(self._deliver)
+        self._programs = Programs()
         self._link = link(lambda event: self._deliver(lambda: self._on_link(event)))
         self._server = SocketServer(settings.socket_path, self._selector, self._on_request, allowed=allowed)
         self._kmsg: KmsgReader | None = None
@@ -210,6 +213,7 @@ class Loop:
             self._kmsg_fd = descriptor
 
     def _stop(self) -> None:
+        self._programs.stop_all()
         self._notifier.say("STOPPING=1")
         if self._machine_is_stopping():
             self.mind.say_goodbye()
@@ -246,6 +250,42 @@ class Loop:
 
     def read_kernel_log(self) -> None:
         self._look_at_kernel_log()
+
+    def start_program(self, order: Order) -> None:
+        library = os.path.dirname(os.path.dirname(os.path.abspath(hyperpod.__file__)))
+        # Lowest priority: whatever else the node does comes first.
+        argv = ["nice", "-n", "19", sys.executable, "-s", "-P", "-m", "hyperpod.deep", order.program]
+        argv.append(json.dumps(order.args))
+
+        def work() -> tuple[str, bool, str]:
+            if jobs_on_node(self._host.processes()) or not self._programs.may_start(order.key):
+                return "", True, ""
+            try:
+                done = Processes().run(
+                    argv,
+                    timeout_s=order.timeout_s,
+                    env={"PYTHONPATH": library},
+                    check=False,
+                    on_start=lambda pid: self._programs.started(order.key, pid),
+                )
+            except HyperpodError as error:
+                return "", self._programs.ended(order.key), str(error)
+            was_stopped = self._programs.ended(order.key)
+            why = "" if done.code == 0 or was_stopped else (done.stderr.strip().splitlines() or ["failed"])[-1]
+            return done.stdout, was_stopped, why
+
+        def ended(result: object) -> None:
+            if isinstance(result, tuple):
+                output, gave_way, why = result
+                self.mind.on_program(order.key, output, gave_way=gave_way, error=why)
+            else:
+                self.mind.on_program(order.key, "", gave_way=False, error=repr(result))
+
+        self._programs.ordered(order.key)
+        self._workers.start(f"deep {order.program}", work, ended)
+
+    def stop_programs(self) -> None:
+        self._programs.stop_all()
 
     def probe(self, targets: Sequence[tuple[str, int]]) -> None:
         for address, port in targets:

@@ -16,6 +16,7 @@ from typing import Any
 
 from hyperpod import __version__
 from hyperpod.agent.actions import Actions
+from hyperpod.agent.deep import DeepChecks, parse_order
 from hyperpod.agent.environment import fallback, lines_of, peer_lost_path
 from hyperpod.agent.jobs import KnownJob
 from hyperpod.agent.lease import Fence, LeaseView, choose_peers, decide_fence
@@ -52,6 +53,7 @@ SAVE_INTERVAL_S = 30.0
 LEASE_FINDING_S = 600.0
 JOBS_REMEMBERED = 2000
 _SSH_PORT = 22
+_MOST_OUTPUT = 100_000
 
 
 @dataclass
@@ -144,6 +146,7 @@ class Mind:
         self._is_leaving = False
         self._uptime_s = 0.0
         self._wants_munge = False
+        self.deep = DeepChecks(settings.deep_on_start, boot_id, settings.instance_id)
 
     # --- what the agent believes ------------------------------------------------------------------------------
 
@@ -152,12 +155,18 @@ class Mind:
         """Every open finding of this node."""
         kernel = self.kernel_log.findings if self.kernel_log else ()
         lease = (self._lease.finding,) if self._lease.finding else ()
-        return (*self._notes, *self.runner.findings(), *kernel, *lease)
+        return (*self._notes, *self.runner.findings(), *kernel, *lease, *self.deep.findings)
 
     @property
     def why_not_ready(self) -> str:
-        """Why the node must not take its first job of this boot; empty once every basic check has passed."""
-        return "" if self._is_ready else self.runner.why_not_ready()
+        """Why the node must not take its first job of this boot; empty once every basic check has passed.
+
+        Deep checks that the specification wants before the first job come after the basic ones.
+        """
+        why = "" if self._is_ready else self.runner.why_not_ready()
+        if not why and self.deep.wants:
+            why = f"it waits for its deep check ({', '.join(self.deep.wants)})"
+        return why
 
     @property
     def clock_offset_s(self) -> float | None:
@@ -231,6 +240,8 @@ class Mind:
             was_open = self._clear(message, now, at)
             if message.get("id") is not None:
                 self._do.send({"type": words.REPLY, "id": message["id"], "ok": True, "cleared": was_open})
+        elif kind in (words.DEEP, words.DEEP_STOP, words.DEEP_JUDGED):
+            self._on_deep(kind, message, now, at)
         elif kind in (words.KILL_JOB, words.PEER_LOST):
             try:
                 job_id = int(message["job_id"])
@@ -312,6 +323,8 @@ class Mind:
             not_ready_because=why,
             findings=self.findings,
             agent_version=__version__,
+            # First the quick look, then the long one: a node that fails it needs no burn-in.
+            wants=self.deep.wants if self._is_ready else (),
         )
         self._sent[self._sequence] = (now, beat.sent_at)
         while len(self._sent) > 30:
@@ -328,6 +341,9 @@ class Mind:
         """A client of the socket asks or tells something; every request gets one answer."""
         kind = request.get("type")
         try:
+            if kind in (words.TASK_START, words.ENV) and self.deep.running:
+                log.info("a job has come: deep checks give way")
+                self._do.stop_programs()
             if kind in (words.TASK_START, words.TASK_EXIT, words.STEP_END):
                 self._on_report(request)
                 self._do.reply(client, ())
@@ -429,9 +445,11 @@ class Mind:
             self._mind_asked(now)
 
     def _clear(self, message: Mapping[str, Any], now: float, at: datetime) -> bool:
-        """A person says that a finding of the kernel log is dealt with; other checks close theirs by themselves."""
+        """A person says that a finding of the kernel log or of a deep check is dealt with; other checks close theirs
+        by themselves."""
         code, device = str(message.get("code") or ""), str(message.get("device") or "")
         was_open = self.kernel_log is not None and self.kernel_log.clear(code, device)
+        was_open = self.deep.clear(code, device) or was_open
         if was_open:
             log.warning("finding cleared by hand code=%s device=%s reason=%s", code, device, message.get("reason"))
             self._news(now, at)
@@ -542,6 +560,38 @@ class Mind:
     def _start(self, started: Sequence[tuple[Any, int]], now: float, at: datetime) -> None:
         for check, run_id in started:
             self._do.start_check(check, run_id, self.facts(now, at, self._uptime_s))
+
+    # --- deep checks ------------------------------------------------------------------------------------------
+
+    def _on_deep(self, kind: str, message: Mapping[str, Any], now: float, at: datetime) -> None:
+        try:
+            if kind == words.DEEP:
+                order = parse_order(message)
+                self.deep.running.add(order.key)
+                self._do.start_program(order)
+            elif kind == words.DEEP_STOP:
+                self._do.stop_programs()
+            else:
+                kinds = [str(item) for item in message["kinds"]]
+                self.deep.judged(kinds, [Finding.from_dict(f) for f in message["findings"]], at)
+                self._news(now, at)
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("an order of the controller is not understood type=%s error=%r", kind, error)
+
+    def on_program(self, key: str, output: str, *, gave_way: bool, error: str) -> None:
+        """A deep check's program has ended: what it printed, whether it gave way to a job, what went wrong."""
+        self.deep.running.discard(key)
+        self._do.send(
+            {
+                "type": words.REPLY,
+                "id": key,
+                "ok": not error,
+                "node": self._settings.node,
+                "output": output[-_MOST_OUTPUT:],
+                "gave_way": gave_way,
+                "message": error,
+            }
+        )
 
     # --- fencing ----------------------------------------------------------------------------------------------
 
@@ -680,6 +730,7 @@ class Mind:
             "is_ready": self._is_ready,
             "jobs": [job.to_dict() for job in self._jobs.values()],
             "kernel_log": self.kernel_log.to_dict() if self.kernel_log else None,
+            "deep": self.deep.to_dict(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -693,5 +744,7 @@ class Mind:
         jobs = [KnownJob.from_dict(item) for item in state["jobs"]]
         if self.kernel_log is not None and state.get("kernel_log"):
             self.kernel_log.restore(state["kernel_log"])
+        if state.get("deep"):
+            self.deep.restore(state["deep"])
         self._is_ready = bool(state["is_ready"])
         self._jobs = OrderedDict((job.job_id, job) for job in jobs)

@@ -47,6 +47,8 @@ class AgentSettings:
             left out.
         slurmd_port: Their port to probe.
         health: Settings by check, see docs/guides/health-checks.md.
+        deep_on_start: Deep checks to be done before this boot's first job (``InstanceStress``,
+            ``InstanceConnectivity``).
         expected_cpus, expected_memory_mib: Slurm's figures for this node (``cpus`` and ``memory_mb`` in the file).
         ignored: Keys that are not known, each with the nearest known one.
     """
@@ -72,6 +74,7 @@ class AgentSettings:
     health: Mapping[str, Any] = field(default_factory=dict)
     expected_cpus: int | None = None
     expected_memory_mib: int | None = None
+    deep_on_start: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
 
@@ -83,7 +86,7 @@ _TEXTS = (
 _NUMBERS = {"heartbeat_interval_s": (0.1, 60.0), "lease_s": (2.0, 3600.0)}
 _PORTS = ("controller_port", "slurmd_port")
 _COUNTS = {"cpus": "expected_cpus", "memory_mb": "expected_memory_mib"}
-_KNOWN = (*_TEXTS, "role", *_NUMBERS, *_PORTS, *_COUNTS, "shared_mounts", "peers", "health")
+_KNOWN = (*_TEXTS, "role", *_NUMBERS, *_PORTS, *_COUNTS, "shared_mounts", "peers", "health", "deep_on_start")
 
 
 def parse_settings(text: str, source: str) -> AgentSettings:
@@ -121,6 +124,7 @@ def parse_settings(text: str, source: str) -> AgentSettings:
     except ValueError as error:
         raise ConfigError(f"{source}: role: must be one of {', '.join(r.value for r in Role)}") from error
     values["shared_mounts"] = _texts(source, "shared_mounts", data.get("shared_mounts") or [])
+    values["deep_on_start"] = _texts(source, "deep_on_start", data.get("deep_on_start") or [])
     values["peers"] = _peers(source, data.get("peers") or [], data["node"])
     health = data.get("health") or {}
     if not isinstance(health, dict):

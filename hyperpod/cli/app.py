@@ -20,6 +20,7 @@ from hyperpod import __version__
 from hyperpod.cli import (
     ask,
     cluster,
+    deep,
     doctor,
     health,
     hyperpod_only,
@@ -103,6 +104,7 @@ def create_app(wanted: str | None = None) -> typer.Typer:
     app.command("version", epilog=examples("hyperpod version", "hyperpod version --output json"))(version)
     for module in _MODULES:
         module.register(app)
+    app.command("health-deep", help=deep.DEEP_HELP)(deep.deep)
     _register_late(app, wanted)
     return app
 

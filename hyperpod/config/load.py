@@ -357,4 +357,5 @@ def _build_group(group: Mapping[str, Any], block: HyperpodBlock, role_of: RoleOf
         execution_role=group.get("ExecutionRole"),
         lifecycle=Lifecycle(source=source, on_create=raw.get("OnCreate"), on_init_complete=raw.get("OnInitComplete")),
         threads_per_core=group.get("ThreadsPerCore"),
+        deep_checks=tuple(group.get("OnStartDeepHealthChecks") or ()),
     )

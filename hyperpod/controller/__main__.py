@@ -9,7 +9,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from hyperpod.adapters.slurm.conf_file import save_partition_nodes
 from hyperpod.adapters.store import open_store
 from hyperpod.adapters.wire import trusted_uids
 from hyperpod.controller.commands import Commands
+from hyperpod.controller.deep import DeepChecks, Options, parse_options
 from hyperpod.controller.loop import run
 from hyperpod.controller.memory import Memory
 from hyperpod.controller.metrics import serve_metrics
@@ -35,7 +36,7 @@ from hyperpod.controller.server import Server
 from hyperpod.controller.world import Machines, NodeSlot, World
 from hyperpod.core.node import Role
 from hyperpod.core.policy import policies_from
-from hyperpod.errors import ConfigError, HyperpodError
+from hyperpod.errors import ConfigError, ConnectionLost, HyperpodError
 
 log = logging.getLogger("hyperpod.controller")
 
@@ -141,6 +142,12 @@ class LateAgents:
         """Send to an agent; False while there is no server."""
         return self.server is not None and self.server.send(node, message)
 
+    def ask(self, node: str, message: Any, timeout_s: float) -> Mapping[str, Any]:
+        """Order an agent to do something and return its answer; see ``Server.ask``."""
+        if self.server is None:
+            raise ConnectionLost("the controller does not listen yet")
+        return self.server.ask(node, message, timeout_s)
+
 
 def machines_of(provider: dict[str, Any]) -> Machines:
     """Return the provider that this cluster was made with.
@@ -230,7 +237,9 @@ def serve(path: Path) -> int:
     world, agents = build_world(config, path)
     trusted = trusted_uids()
     munge = Munge()
-    server = Server(world, munge, Queries(world, trusted).answer, Commands(world).run, trusted)
+    deep = DeepChecks(world, agents.ask, parse_options(config["policies"].get("deep") or {}, Options()))
+    queries = Queries(world, trusted, {"deep": deep.report})
+    server = Server(world, munge, queries.answer, Commands(world, {"deep": deep.command}).run, trusted)
     agents.server = server
     stopping = threading.Event()
 
@@ -245,7 +254,7 @@ def serve(path: Path) -> int:
         serve_metrics(world, "0.0.0.0", config["metrics_port"])
     log.info("listening cluster=%s port=%s version=%s", world.cluster, config["port"], __version__)
     notify("READY=1")
-    run(world, is_stopping=stopping.is_set, watchdog=lambda: notify("WATCHDOG=1"))
+    run(world, is_stopping=stopping.is_set, watchdog=lambda: notify("WATCHDOG=1"), after=deep.on_tick)
     notify("STOPPING=1")
     return 0
 

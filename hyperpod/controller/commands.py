@@ -24,7 +24,9 @@ DEADLINE_S = 10.0
 class Commands:
     """Runs commands in the tick's thread and waits for their answers."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(
+        self, world: World, more: Mapping[str, Callable[[World, Mapping[str, Any]], str]] | None = None
+    ) -> None:
         self._world = world
         self._commands: dict[str, Callable[[World, Mapping[str, Any]], str]] = {
             "drain": _drain,
@@ -33,6 +35,7 @@ class Commands:
             "reboot": lambda w, a: _repair(w, a, Action.REBOOT),
             "clear": _clear,
             "reset-breaker": _reset_breaker,
+            **(more or {}),
         }
 
     def run(self, what: str, args: Mapping[str, Any], uid: int) -> str:

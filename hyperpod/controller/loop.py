@@ -202,19 +202,27 @@ def restore(world: World) -> None:
         world.store.finish(intent.key, world.clock.now(), error="the controller was restarted")
 
 
-def run(world: World, *, is_stopping: Callable[[], bool], watchdog: Callable[[], None]) -> None:
+def run(
+    world: World,
+    *,
+    is_stopping: Callable[[], bool],
+    watchdog: Callable[[], None],
+    after: Callable[[], None] = lambda: None,
+) -> None:
     """Tick until told to stop. A tick that fails is logged and tried again; it never ends the loop.
 
     Args:
         world: The surroundings.
         is_stopping: Called before each tick; True ends the loop.
         watchdog: Called after each tick, to tell the service manager that we are alive.
+        after: Called after each tick that did not fail, for what is decided beside repairs and jobs.
     """
     restore(world)
     while not is_stopping():
         wake_s = 1.0
         try:
             wake_s = run_once(world).wake_after.total_seconds()
+            after()
         except HyperpodError as error:
             log.warning("tick failed error=%s", error)
         except Exception:

@@ -87,6 +87,7 @@ class NodeWord:
     not_ready_because: str = ""
     findings: tuple[Finding, ...] = ()
     clock_offset_s: float = 0.0
+    wants: tuple[str, ...] = ()
     is_reachable: bool | None = None
     reachable_at: datetime | None = None
     said_goodbye_at: datetime | None = None
@@ -135,11 +136,13 @@ class Memory:
             not_ready_because=beat.not_ready_because,
             findings=beat.findings,
             clock_offset_s=beat.sent_at - at.timestamp(),
+            wants=beat.wants,
             said_goodbye_at=before.said_goodbye_at if is_same_boot and not self._stayed(before, at) else None,
         )
         return (
             not is_same_boot
             or before.is_ready != beat.is_ready
+            or before.wants != beat.wants
             or {f.key: f.severity for f in before.findings} != {f.key: f.severity for f in beat.findings}
         )
 

@@ -6,7 +6,7 @@ Every answer is plain JSON values; the command line renders them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -25,16 +25,22 @@ _MOST_STORED = 2**63 - 1
 class Queries:
     """Answers questions for one user at a time."""
 
-    def __init__(self, world: World, trusted: Collection[int]) -> None:
+    def __init__(
+        self,
+        world: World,
+        trusted: Collection[int],
+        more: Mapping[str, Callable[[Mapping[str, Any], int], Any]] | None = None,
+    ) -> None:
         self._world = world
         self._trusted = trusted
-        self._questions = {
+        self._questions: dict[str, Callable[[Mapping[str, Any], int], Any]] = {
             "status": self._status,
             "nodes": self._nodes,
             "jobs": self._jobs,
             "job": self._job,
             "events": self._events,
             "why": self._why,
+            **(more or {}),
         }
 
     def answer(self, what: str, args: Mapping[str, Any], uid: int) -> Any:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from typing import Any
 
@@ -71,6 +73,7 @@ class Server:
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._count = 0
+        self._waiting: dict[str, Future[Mapping[str, Any]]] = {}
 
     def _start(self, work: Callable[[], None]) -> None:
         threading.Thread(target=work, daemon=True).start()
@@ -111,6 +114,23 @@ class Server:
             return False
         asyncio.run_coroutine_threadsafe(self._write(writer, message), self._loop)
         return True
+
+    def ask(self, node: str, message: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:
+        """Order an agent to do something and wait for its answer. Blocks: never in the tick.
+
+        Raises:
+            ConnectionLost: if the agent is not connected, or does not answer in time.
+        """
+        key, answer = os.urandom(12).hex(), Future[Mapping[str, Any]]()
+        self._waiting[key] = answer
+        try:
+            if not self.send(node, {**message, "id": key}):
+                raise ConnectionLost(f"the agent of {node} is not connected")
+            return answer.result(timeout=timeout_s)
+        except FutureTimeout as error:
+            raise ConnectionLost(f"the agent of {node} did not answer within {timeout_s:.0f} s") from error
+        finally:
+            del self._waiting[key]
 
     async def _write(
         self,
@@ -246,7 +266,10 @@ class Server:
             is_kept = self._world.inbox.put(Report(kind, now, message), wake=self._is_urgent(kind, message))
             return {"ok": is_kept, "time": now.timestamp()}
         if kind == words.REPLY:
-            # An agent's answer to an order: what it did shows in its next heartbeat.
+            # An agent's answer to an order. Where nobody waits for it, what it did shows in its next heartbeat.
+            waiting = self._waiting.get(str(message.get("id")))
+            if waiting is not None and not waiting.done():
+                waiting.set_result(message)
             return None
         return {"ok": False, "error": "UsageError", "message": f"unknown message {kind!r}", "hint": ""}
 

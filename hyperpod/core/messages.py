@@ -33,6 +33,11 @@ COMMAND = "command"
 QUICK_CHECK = "quick_check"
 KILL_JOB = "kill_job"
 CLEAR = "clear"
+DEEP = "deep"
+DEEP_STOP = "deep_stop"
+DEEP_JUDGED = "deep_judged"
+"""A deep check: run one program, stop them all, and what the figures of all nodes say of this one."""
+
 PEER_LOST = "peer_lost"
 GOODBYE = "goodbye"
 """An orderly shutdown of a node tells the controller before slurmd stops."""
@@ -42,7 +47,8 @@ GOODBYE = "goodbye"
 class Heartbeat:
     """What an agent says every second: who it is and its whole set of open findings.
 
-    ``sequence`` grows by one within one life of the agent; ``sent_at`` is epoch seconds on the node's clock.
+    ``sequence`` grows by one within one life of the agent; ``sent_at`` is epoch seconds on the node's clock. ``wants``
+    are the deep checks that the node waits for before its first job.
     """
 
     node: str
@@ -54,6 +60,7 @@ class Heartbeat:
     not_ready_because: str = ""
     findings: tuple[Finding, ...] = ()
     agent_version: str = ""
+    wants: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message."""
@@ -69,6 +76,7 @@ class Heartbeat:
             "not_ready_because": self.not_ready_because,
             "findings": [f.to_dict() for f in self.findings],
             "agent_version": self.agent_version,
+            **({"wants": list(self.wants)} if self.wants else {}),
         }
 
     @classmethod
@@ -88,6 +96,7 @@ class Heartbeat:
             not_ready_because=str(data.get("not_ready_because", "")),
             findings=tuple(Finding.from_dict(f) for f in data.get("findings", ())),
             agent_version=str(data.get("agent_version", "")),
+            wants=tuple(str(kind) for kind in data.get("wants", ())),
         )
 
 

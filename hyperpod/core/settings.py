@@ -208,12 +208,41 @@ class CheckPolicy(_Block):
     )
 
 
+class DeepPolicy(_Block):
+    """How hard deep checks test nodes: ``Hyperpod.Health.Deep``."""
+
+    part: Annotated[Duration, _within(0.1, 3600)] = Field(
+        timedelta(seconds=10),
+        description="Time for each part of the stress on one node: memory, processors, each GPU. Default 10s: finds "
+        "what fails at once under load; a burn-in takes an hour and is asked for by hand.",
+    )
+    disk_mb: Whole = Field(
+        256, ge=4, le=1_000_000, description="Written to a disk and read back (MB). Default 256: more than its cache."
+    )
+    transfer_mb: Whole = Field(
+        256,
+        ge=1,
+        le=100_000,
+        description="Sent over each link (MB). Default 256: two seconds at 1 Gbit/s; more where links are fast.",
+    )
+    tolerance: float = Field(
+        0.3,
+        gt=0,
+        lt=1,
+        description="Share below the median of all links at which one is slow. Default 0.3: neighbours' traffic costs "
+        "a tenth or two.",
+    )
+
+
 class HealthPolicy(_Block):
     """How the agents look at their nodes: ``Hyperpod.Health``."""
 
     checks: Mapping[str, CheckPolicy] = Field(
         default_factory=dict,
         description="Settings per check, by the names in 'hyperpod health'. Default: every check runs and counts.",
+    )
+    deep: DeepPolicy = Field(
+        default_factory=DeepPolicy, description="How hard deep checks test nodes. Default: a minute or two a node."
     )
 
 

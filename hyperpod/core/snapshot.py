@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 
 from hyperpod.core.job import JobRecord, JobView, TaskExit
-from hyperpod.core.node import Availability, NodeView
+from hyperpod.core.node import Availability, NodeView, Role
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,11 @@ class Snapshot:
         return frozenset(
             n.name for n in self.nodes if n.findings or n.repair is not None or n.availability is Availability.DOWN
         )
+
+    @cached_property
+    def workers(self) -> tuple[NodeView, ...]:
+        """The nodes that run jobs."""
+        return tuple(n for n in self.nodes if n.role is Role.WORKER)
 
     @cached_property
     def by_name(self) -> Mapping[str, NodeView]:

@@ -60,6 +60,7 @@ class InstanceGroup(Frozen):
     execution_role: str | None = None
     lifecycle: Lifecycle = Lifecycle()
     threads_per_core: int | None = None
+    deep_checks: tuple[str, ...] = Field((), description="OnStartDeepHealthChecks: done before the first job.")
 
     @property
     def node_names(self) -> tuple[NodeName, ...]:
@@ -288,6 +289,12 @@ def spec_policies(spec: ClusterSpec) -> dict[str, Any]:
         ],
         "slurm": plain_settings(block.slurm) | {"default_partition": spec.default_partition},
         "health": plain_checks(block.health),
+        "deep": {
+            "seconds": block.health.deep.part.total_seconds(),
+            "disk_mb": block.health.deep.disk_mb,
+            "transfer_mb": block.health.deep.transfer_mb,
+            "tolerance": block.health.deep.tolerance,
+        },
         "repair": plain_settings(block.repair),
         "resume": plain_settings(block.resume),
     }

@@ -196,6 +196,7 @@ def _agent_config(
             if other.name != node.name
         ],
         "health": policies["health"],
+        "deep_on_start": list(spec.group(node.group).deep_checks) if node.role is Role.WORKER else [],
     }
 
 

@@ -654,3 +654,83 @@ def test_no_message_and_no_request_can_break_the_mind(
     stage.ask(1, {**message, "type": word})
     stage.tick(2.0)
     assert len(stage.actions.replies) == 1
+
+
+# --- deep checks --------------------------------------------------------------------------------------------------
+
+DEEP = {"type": "deep", "id": "d1", "program": "stress", "args": {"seconds": 1.0}, "timeout_s": 60.0}
+CORRUPT = Finding("deep", "CpuCorrupt", Severity.FATAL, "core 3 computes wrongly", Action.REPLACE, is_hard=True)
+
+
+def _deep_stage(tmp_path: Path) -> Stage:
+    stage = Stage(tmp_path, make_settings(deep_on_start=("InstanceStress",)))
+    stage.connect()
+    stage.tick()
+    for name in ("munge", "cpu_count", "plugin"):
+        stage.finish(name)
+    return stage
+
+
+def test_a_deep_program_is_started_and_its_end_told(stage: Stage) -> None:
+    stage.connect()
+    stage.tell(**DEEP)
+    (order,) = stage.actions.programs
+    assert (order.key, order.program, order.args, order.timeout_s) == ("d1", "stress", {"seconds": 1.0}, 60.0)
+    stage.actions.sent.clear()
+    stage.mind.on_program("d1", "output", gave_way=False, error="")
+    (reply,) = stage.actions.take_sent("reply")
+    assert (reply["id"], reply["ok"], reply["output"], reply["gave_way"]) == ("d1", True, "output", False)
+
+
+@pytest.mark.parametrize("change", [{"program": "rm"}, {"args": "x"}, {"timeout_s": "soon"}, {"args": None}])
+def test_an_order_that_makes_no_sense_starts_nothing(stage: Stage, change: dict[str, Any]) -> None:
+    stage.connect()
+    stage.tell(**{**DEEP, **change})
+    assert stage.actions.programs == []
+
+
+@pytest.mark.parametrize("request_", [ENV, {**EXIT, "type": "task_start"}])
+def test_a_job_that_comes_ends_deep_programs_at_once(stage: Stage, request_: dict[str, Any]) -> None:
+    stage.connect()
+    stage.tell(**DEEP)
+    stage.ask(1, request_)
+    assert stage.actions.stops == 1
+
+
+def test_a_job_on_a_node_without_deep_programs_ends_nothing(stage: Stage) -> None:
+    stage.connect()
+    stage.ask(1, ENV)
+    assert stage.actions.stops == 0
+
+
+def test_a_node_waits_for_its_deep_check_before_its_first_job(tmp_path: Path) -> None:
+    stage = _deep_stage(tmp_path)
+    beat = stage.beats()[-1]
+    assert (beat.is_ready, beat.wants) == (False, ("InstanceStress",))
+    assert "waits for its deep check" in beat.not_ready_because
+    stage.tell(type="deep_judged", kinds=["InstanceStress"], findings=[])
+    beat = stage.beats()[-1]
+    assert (beat.is_ready, beat.wants, beat.findings) == (True, (), ())
+
+
+def test_what_a_deep_check_found_stays_until_the_next_one_or_a_person_clears_it(tmp_path: Path) -> None:
+    stage = _deep_stage(tmp_path)
+    stage.tell(type="deep_judged", kinds=["InstanceStress"], findings=[CORRUPT.to_dict()])
+    (found,) = stage.mind.findings
+    assert (found.code, found.boot_id, found.instance_id) == ("CpuCorrupt", "boot-1", "i-1")
+    stage.tell(type="deep_judged", kinds=["InstanceConnectivity"], findings=[])
+    assert [f.code for f in stage.mind.findings] == ["CpuCorrupt"]
+    stage.tell(type="clear", id="c", code="CpuCorrupt", device="", reason="board replaced")
+    assert stage.mind.findings == ()
+
+
+def test_a_restarted_agent_still_knows_what_a_deep_check_found(tmp_path: Path) -> None:
+    stage = _deep_stage(tmp_path)
+    stage.tell(type="deep_judged", kinds=["InstanceStress"], findings=[CORRUPT.to_dict()])
+    again = stage.new_mind()
+    again.restore(json.loads(json.dumps(stage.mind.to_dict())))
+    assert [f.code for f in again.findings] == ["CpuCorrupt"]
+    assert again.deep.wants == ()
+    after_reboot = stage.new_mind("boot-2")
+    after_reboot.restore(json.loads(json.dumps(stage.mind.to_dict())))
+    assert (after_reboot.findings, after_reboot.deep.wants) == ((), ("InstanceStress",))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hyperpod.agent.deep import Order
 from hyperpod.health.check import Check, Facts
 
 
@@ -23,6 +24,8 @@ class FakeActions:
     cleaned: list[tuple[int, int]] = field(default_factory=list)
     peers_lost: list[tuple[int, str]] = field(default_factory=list)
     saved: list[dict[str, Any]] = field(default_factory=list)
+    programs: list[Order] = field(default_factory=list)
+    stops: int = 0
     resets: int = 0
     kernel_looks: int = 0
 
@@ -40,6 +43,12 @@ class FakeActions:
 
     def read_kernel_log(self) -> None:
         self.kernel_looks += 1
+
+    def start_program(self, order: Order) -> None:
+        self.programs.append(order)
+
+    def stop_programs(self) -> None:
+        self.stops += 1
 
     def probe(self, targets: Sequence[tuple[str, int]]) -> None:
         self.probed.append(tuple(targets))
