@@ -28,6 +28,7 @@ from hyperpod.cli import (
     job,
     node,
     prepare,
+    rehearse,
     scripts,
     ssh_config,
 )
@@ -96,7 +97,7 @@ def create_app(wanted: str | None = None) -> typer.Typer:
     )
     app.callback()(_options)
     app.command("version", epilog=examples("hyperpod version", "hyperpod version --output json"))(version)
-    for module in (cluster, node, job, health, doctor, inject, scripts, prepare, ssh_config, hyperpod_only):
+    for module in (cluster, node, job, health, doctor, inject, scripts, prepare, ssh_config, hyperpod_only, rehearse):
         module.register(app)
     app.command("health-deep", help=deep.DEEP_HELP)(deep.deep)
     _register_late(app, wanted)
