@@ -30,6 +30,7 @@ from hyperpod.cli import (
     logs,
     node,
     prepare,
+    rehearse,
     scripts,
     ssh_config,
     submit,
@@ -46,7 +47,8 @@ _LATE = {
     "export": ("hyperpod.cli.export", "Write what makes the same HyperPod cluster with another tool."),
 }
 _MODULES = (
-    cluster, node, login, submit, logs, job, health, doctor, inject, scripts, prepare, ssh_config, hyperpod_only
+    cluster, node, login, submit, logs, job, health, doctor, inject, rehearse, scripts, prepare, ssh_config,
+    hyperpod_only,
 )  # fmt: skip
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _INTERRUPTED = 130
