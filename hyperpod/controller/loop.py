@@ -75,7 +75,7 @@ def _take(world: World, report: Report) -> None:
         text = f"{data['node']} is shutting down in an orderly way"
         world.store.add_event("NodeGoodbye", text, report.at, node=str(data["node"]))
     elif kind == words.TASK_START:
-        world.memory.task_started(int(data["job_id"]), _restart_count(world, data), report.at)
+        world.memory.task_started(words.whole_job(data), _restart_count(world, data), report.at)
     elif kind == words.TASK_EXIT:
         _take_exit(world, report)
     elif kind == ENV_GIVEN:
@@ -94,7 +94,9 @@ def _take(world: World, report: Report) -> None:
 
 
 def _take_exit(world: World, report: Report) -> None:
-    task = replace(parse_task_exit(report.data), restart_count=_restart_count(world, report.data))
+    # A het job is judged as one: a rank of any component counts for its leader.
+    told = {**report.data, "job_id": words.whole_job(report.data)}
+    task = replace(parse_task_exit(told), restart_count=_restart_count(world, told))
     if not world.memory.task_ended(task) or not task.is_failure:
         return
     if sum(1 for e in world.memory.job_facts(task.job_id).exits if e.is_failure) > KEPT_FAILURES:
@@ -126,7 +128,7 @@ def _restart_count(world: World, data: Mapping[str, Any]) -> int:
     said = int(data.get("restart_count") or 0)
     if int(data["step_id"]) != BATCH_STEP:
         return said
-    return max(said, world.memory.restart_counts.get(int(data["job_id"]), 0))
+    return max(said, world.memory.restart_counts.get(words.whole_job(data), 0))
 
 
 def _take_env(world: World, report: Report) -> None:

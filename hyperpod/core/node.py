@@ -231,6 +231,7 @@ _SLURM_REASONS = (
     "prolog error",
     "epilog error",
     "batch job complete failure",
+    "slurmdspooldir is full",
     "low realmemory",
     "low cpus",
     "low socket",
@@ -256,6 +257,16 @@ def owner_of_reason(reason: str, author: str) -> DrainOwner:
     if author in ("", "slurm", "root") and (not text or text.startswith(_SLURM_REASONS)):
         return DrainOwner.SLURM
     return DrainOwner.PERSON
+
+
+# Drains by which Slurm says that a node could not start or take care of a job.
+_REFUSALS = ("batch job complete failure", "slurmdspooldir is full", "launch failure", "prolog error")
+
+
+def refuses_launches(node: NodeView) -> bool:
+    """Say whether Slurm itself has drained a node because it could not launch a job there."""
+    is_slurms = node.is_drained and node.drain_owner is DrainOwner.SLURM
+    return is_slurms and node.reason.strip().lower().startswith(_REFUSALS)
 
 
 def drain_reason(cause: str, message: str, whose: str, instance_id: str, boot_id: str) -> str:

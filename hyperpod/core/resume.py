@@ -18,6 +18,7 @@ from hyperpod.core.attempts import (
     failure_signature,
     first_failure,
     is_launch_failed,
+    may_be_refused,
     update_record,
     why_bad,
 )
@@ -42,6 +43,9 @@ SOON = timedelta(milliseconds=200)
 """Sleep while a job is between two states that Slurm passes through quickly."""
 
 REPORT_PATIENCE = timedelta(seconds=1)
+
+LAUNCH_PATIENCE = timedelta(seconds=3)
+"""Where nothing was heard of an attempt at all: two heartbeats of its batch host decide whether it was launched."""
 
 NO_FACTS = JobFacts()
 
@@ -286,9 +290,10 @@ def _over(
             return ResumeDecision(record, (scan,), wake_after=SOON)
         if cause is ExitCause.APPLICATION and current.signature.startswith("batch:"):
             # Which task fell first may still be on its way, and tells better than the script's own status.
-            left = (current.failure_seen_at or snapshot.now) + REPORT_PATIENCE - snapshot.now
+            patience = LAUNCH_PATIENCE if may_be_refused(current, facts) else REPORT_PATIENCE
+            left = (current.failure_seen_at or snapshot.now) + patience - snapshot.now
             if left > timedelta(0):
-                return ResumeDecision(record, wake_after=left)
+                return ResumeDecision(record, wake_after=min(left, REPORT_PATIENCE))
         failures = _trailing_failures(record)
         if failures >= policy.same_failure_limit:
             told = f"the same failure {failures} times with no new checkpoint between: {message}"

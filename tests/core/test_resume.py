@@ -433,6 +433,44 @@ def test_progress_is_measured_from_the_checkpoint_that_the_attempt_was_given() -
     assert kinds(decision) == ["RequeueJob"]
 
 
+def test_a_refused_launch_is_told_from_a_script_that_failed() -> None:
+    """Only when nothing was heard of the attempt although its batch host has spoken since."""
+    mute = attempt(first_task_at=None, failure_seen_at=ago(0.2))
+    view = job(status=J.FAILED, exit_code=1, batch_host="worker-1")
+    waits = decide(record(mute), view, JobFacts(scanned_attempt=1, scan_step=-1))
+    assert waits.actions == ()
+    spoken = decide(
+        record(replace(mute, failure_seen_at=ago(2))), view, JobFacts(scanned_attempt=1), node(1, heartbeat_at=ago(0.1))
+    )
+    assert (kinds(spoken), ended(spoken).cause) == (["RequeueJob"], ExitCause.LAUNCH_FAILED)
+    assert "worker-1 refused to launch it" in ended(spoken).message
+    told = decide(
+        record(replace(mute, failure_seen_at=ago(2))), view, exits(batch_exit(), scanned_attempt=1, scan_step=-1)
+    )
+    assert ended(told).cause is ExitCause.APPLICATION
+
+
+@pytest.mark.parametrize(
+    "host",
+    [node(1, heartbeat_at=ago(3.2)), node(1, is_ready=False)],
+    ids=["silent since", "its plugin is not proven"],
+)
+def test_without_word_from_the_batch_host_a_failed_script_is_the_programs(host: NodeView) -> None:
+    mute = attempt(first_task_at=None, failure_seen_at=ago(3.5))
+    view = job(status=J.FAILED, exit_code=1, batch_host="worker-1")
+    decision = decide(record(mute), view, JobFacts(scanned_attempt=1, scan_step=-1), host)
+    assert ended(decision).cause is ExitCause.APPLICATION
+
+
+@pytest.mark.parametrize("reason", ["batch job complete failure", "SlurmdSpoolDir is full", "Prolog error"])
+def test_a_node_that_slurm_drained_because_it_could_not_launch_is_to_blame(reason: str) -> None:
+    refusing = node(1, is_drained=True, reason=reason, reason_by="slurm")
+    mute = record(attempt(first_task_at=None))
+    decision = decide(mute, job(status=J.PENDING, restart_count=1), NO_FACTS, refusing)
+    assert ended(decision).cause is ExitCause.LAUNCH_FAILED
+    assert decision.record.avoid == {machine(1): "worker-1"}
+
+
 # --- all jobs ---------------------------------------------------------------------------------------------------
 
 
