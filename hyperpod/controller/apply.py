@@ -102,7 +102,8 @@ def _save_repair(world: World, action: do.SaveRepair) -> None:
     repair = action.repair
     before = {r.node: r for r in world.store.repairs()}.get(repair.node)
     is_new_cause = before is None or before.cause != repair.cause
-    if is_new_cause and repair.status is not RepairStatus.CHECKING:
+    is_reboot = repair.status is RepairStatus.REBOOTING and (before is None or before.status is not repair.status)
+    if (is_new_cause and repair.status is not RepairStatus.CHECKING) or is_reboot:
         # Before the repair itself: killed in between, the breaker counts the node once all the same.
         remember_repair(world, repair)
     world.store.put_repair(repair)
@@ -283,6 +284,7 @@ def save_partitions(world: World, names: Iterable[str]) -> None:
 def _save_job(world: World, action: do.SaveJob) -> None:
     before = world.store.job(action.job_id)
     record = action.record
+    world.ledger.save_marks(before, record, world.clock.now())
     world.store.put_job(record)
     seen = {a.number: a for a in before.attempts} if before else {}
     for attempt in record.attempts:
@@ -303,6 +305,11 @@ def _save_job(world: World, action: do.SaveJob) -> None:
         if attempt.cause is not None and (old is None or old.cause is None):
             text = f"attempt {attempt.number} ended, {attempt.cause.value}: {attempt.message}"
             _event(world, "AttemptEnded", text, data={"cause": attempt.cause.value}, **where)
+        told = old.attribution.reason if old is not None and old.attribution is not None else ""
+        if attempt.attribution is not None and attempt.attribution.reason != told:
+            kind = "AttemptJudgedAnew" if told else "AttemptJudged"
+            text = f"attempt {attempt.number}: {attempt.attribution.reason}"
+            _event(world, kind, text, data={"kind": attempt.attribution.kind.value}, **where)
     if record.verdict and (before is None or not before.verdict):
         world.memory.forget_job(record.job_id)
         text = f"{record.verdict}: {record.verdict_message}"

@@ -75,7 +75,7 @@ def dead_nodes(attempt: Attempt, nodes: Mapping[str, NodeView]) -> list[tuple[No
     return dead
 
 
-def _is_leaving(node: NodeView) -> bool:
+def is_leaving(node: NodeView) -> bool:
     """Say whether a node is on its way out because it is ill; what people ask for waits for its jobs."""
     repair = node.repair
     if repair is None or repair.status is not RepairStatus.DRAINING:
@@ -96,7 +96,7 @@ def _unhealthy_nodes(
         if node is None:
             continue
         is_explained = any(f.since is None or f.since >= oldest for f in fatal_findings(node))
-        if is_explained or _is_leaving(node):
+        if is_explained or is_leaving(node):
             bad.append(node)
     return bad
 

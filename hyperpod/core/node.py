@@ -185,6 +185,7 @@ class NodeView:
         is_reachable: Second opinion (slurmd's port, ssh, provider): True, False, or None when not asked.
         reachable_at: When that opinion was formed.
         findings: Open findings of this machine and boot.
+        closed: Findings of it that have closed within the last quarter of an hour.
         repair: Repair under way, or None.
     """
 
@@ -213,6 +214,7 @@ class NodeView:
     is_reachable: bool | None = None
     reachable_at: datetime | None = None
     findings: tuple[Finding, ...] = ()
+    closed: tuple[Finding, ...] = ()
     repair: Repair | None = field(default=None)
 
     @property
