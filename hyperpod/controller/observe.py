@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from hyperpod.controller.memory import NodeWord
 from hyperpod.controller.world import NodeSlot, World
 from hyperpod.core.job import JobRecord, JobStatus, JobView
+from hyperpod.core.judging import accused_machines
 from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, RepairStatus, Role
 from hyperpod.core.resume import is_armed_by
 from hyperpod.core.snapshot import PastRepair, Snapshot
@@ -84,6 +85,7 @@ def observe(world: World) -> Snapshot:
     except StoreError as error:
         # Repairs go on without the account of old faults.
         _log_silence(world, "the ledger of machines", error)
+    history = _history(world)
     snapshot = Snapshot(
         now=now,
         started_at=world.memory.started_at,
@@ -91,9 +93,10 @@ def observe(world: World) -> Snapshot:
         jobs=views,
         records=records,
         facts=dict(world.memory.facts),
-        history=_history(world),
+        history=history,
         suspicion=world.ledger.suspicion(now),
         offenders=world.ledger.offenders(nodes, now),
+        accused=accused_machines(records.values(), history, now),
         breaker_reset_at=datetime.fromisoformat(reset) if reset else None,
         missing=tuple(missing),
     )

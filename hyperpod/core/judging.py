@@ -5,17 +5,19 @@ Owns which attempt is judged, how long, and what a new verdict changes in older 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from hyperpod.core.attempts import dead_nodes, is_leaving
 from hyperpod.core.attribution import AFTER, BEFORE, Witness, attribute, failure_time
 from hyperpod.core.finding import Finding
 from hyperpod.core.job import Attempt, ExitCause, JobRecord
+from hyperpod.core.liveness import AGREED_CAUSE
 from hyperpod.core.node import NodeView, refuses_launches
-from hyperpod.core.snapshot import JobFacts, Snapshot
+from hyperpod.core.snapshot import JobFacts, PastRepair, Snapshot
 from hyperpod.core.suspicion import suspicion_of
-from hyperpod.core.verdict import Kind, Verdict
+from hyperpod.core.verdict import Kind, Method, Verdict
 
 
 def judged(record: JobRecord, facts: JobFacts, snapshot: Snapshot) -> JobRecord:
@@ -41,6 +43,28 @@ def judged(record: JobRecord, facts: JobFacts, snapshot: Snapshot) -> JobRecord:
     if verdict.is_elsewhere:
         record = _acquitted(record, attempt, verdict)
     return record
+
+
+def accused_machines(records: Iterable[JobRecord], history: Sequence[PastRepair], now: datetime) -> Mapping[str, str]:
+    """Return the machines that two methods have blamed for a job's end within minutes, each with the sentence.
+
+    One whose repair has begun for that is not named again: it would be rebooted once more as soon as it is back.
+    """
+    found = {}
+    done = {(p.instance_id, p.cause): p.at for p in history}
+    for record in records:
+        for attempt in record.attempts[-2:]:
+            verdict = attempt.attribution
+            if verdict is None or not verdict.may_drain or attempt.ended_at is None or now - attempt.ended_at > AFTER:
+                continue
+            machines = dict(zip(attempt.nodes, attempt.instance_ids, strict=False))
+            for name in verdict.nodes:
+                machine = machines.get(name, "")
+                begun = done.get((machine, AGREED_CAUSE))
+                is_fact = any(e.node == name and e.method is Method.FACT for e in verdict.evidence)
+                if machine and not is_fact and (begun is None or begun < attempt.ended_at):
+                    found[machine] = verdict.reason
+    return found
 
 
 def _acquitted(record: JobRecord, attempt: Attempt, verdict: Verdict) -> JobRecord:

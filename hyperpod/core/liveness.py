@@ -22,6 +22,8 @@ RETURNED_CAUSE = "node/Returned"
 
 OFFENDER_CAUSE = "offender/RepeatOffender"
 
+AGREED_CAUSE = "attribution/TwoMethodsAgree"
+
 
 def is_silent(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
     """Say whether the node's agent has missed its heartbeats, or has announced that it is going down.

@@ -15,6 +15,7 @@ from hyperpod.core.backoff import delay_after
 from hyperpod.core.budget import Budget, hit_nodes, is_machine_work, open_breakers, widespread_causes
 from hyperpod.core.finding import Action, Finding, Severity, Whose, strongest_action
 from hyperpod.core.liveness import (
+    AGREED_CAUSE,
     DEAD_CAUSE,
     OFF,
     OFFENDER_CAUSE,
@@ -38,7 +39,6 @@ from hyperpod.core.node import (
     parse_admin_action,
     reason_machine,
 )
-from hyperpod.core.offenders import Offender
 from hyperpod.core.plan import Note, Plan
 from hyperpod.core.policy import RepairPolicy
 from hyperpod.core.snapshot import Snapshot
@@ -163,7 +163,8 @@ def _remarkable(
             if earliest is None or heard < earliest:
                 earliest = heard
             is_open = node.availability is Availability.UP and not node.is_drained
-            if is_open and node.repair is None and not node.findings and node.instance_id not in snapshot.offenders:
+            is_noted = node.instance_id in snapshot.offenders or node.instance_id in snapshot.accused
+            if is_open and node.repair is None and not node.findings and not is_noted:
                 continue
         remarkable.append(node)
     remarkable.sort(key=lambda n: n.name)
@@ -255,8 +256,13 @@ def _begin(
     offender = snapshot.offenders.get(node.instance_id)
     if offender is not None and owner is DrainOwner.NOBODY:
         if policy.replace_offenders:
-            return _begin_offender(node, offender, snapshot, budget)
+            text = f"{node.name} fails too often: {offender.sentence}"
+            return _begin_soft(node, OFFENDER_CAUSE, text, Action.REPLACE, snapshot, budget)
         notes.append(Note("RepeatOffender", f"{node.name} fails too often: {offender.sentence}", node.name))
+    accused = snapshot.accused.get(node.instance_id)
+    if accused is not None and owner is DrainOwner.NOBODY:
+        action = Action.REPLACE if was_rebooted_for(node, AGREED_CAUSE, snapshot, policy) else Action.REBOOT
+        return _begin_soft(node, AGREED_CAUSE, f"a job ended here: {accused}", action, snapshot, budget)
     is_working = node.is_ready and is_fresh(node, policy, snapshot)
     is_void = owner is DrainOwner.OURS and reason_machine(node.reason) not in ("", node.instance_id)
     is_back = owner is DrainOwner.SLURM and node.availability is Availability.DOWN and is_working
@@ -274,18 +280,17 @@ def _begin(
     return [], notes, IDLE_WAKE
 
 
-def _begin_offender(
-    node: NodeView, offender: Offender, snapshot: Snapshot, budget: Budget
+def _begin_soft(
+    node: NodeView, cause: str, message: str, action: Action, snapshot: Snapshot, budget: Budget
 ) -> tuple[list[do.Action], list[Note], timedelta]:
-    """It works now, so its jobs may end; nothing that it does will be trusted for long."""
-    message = f"{node.name} fails too often: {offender.sentence}"
-    if budget.is_broken_by(OFFENDER_CAUSE):
-        return [], [_refused(node, f"{message}, but the breaker is open for repeat offenders")], IDLE_WAKE
+    """Take a node out of work that works now: its jobs may end, then its machine is seen to."""
+    if budget.is_broken_by(cause):
+        return [], [_refused(node, f"{message}, but the breaker is open for {cause}")], IDLE_WAKE
     if not budget.allows_unhealthy(node):
         return [], [_refused(node, f"{message}, but too many nodes are out of service already")], IDLE_WAKE
-    repair = _new_repair(node, RepairStatus.DRAINING, OFFENDER_CAUSE, message, Action.REPLACE, snapshot.now)
-    budget.begin(node, OFFENDER_CAUSE)
-    reason = drain_reason(OFFENDER_CAUSE, message, Whose.NODE.value, repair.instance_id, repair.boot_id)
+    repair = _new_repair(node, RepairStatus.DRAINING, cause, message, action, snapshot.now)
+    budget.begin(node, cause)
+    reason = drain_reason(cause, message, Whose.NODE.value, repair.instance_id, repair.boot_id)
     return [_save(repair, message), do.DrainNode(reason, node.name)], [], timedelta(milliseconds=100)
 
 
@@ -426,9 +431,10 @@ def _draining(
         moved = repair.moved(RepairStatus.FENCING, now, action=_machine_action(repair))
         return [_save(moved, f"{node.name} died while draining"), *_fence_and_down(node, moved)], [], timedelta(0)
     is_admins = repair.cause.startswith("admin/")
-    is_offender = repair.cause == OFFENDER_CAUSE and node.instance_id == repair.instance_id
+    # What these rest on is the past, which no check can find to be over.
+    is_judged = repair.cause in (OFFENDER_CAUSE, AGREED_CAUSE) and node.instance_id == repair.instance_id
     fatal = fatal_findings(node)
-    if not is_admins and not is_offender and not fatal and node.is_ready and is_fresh(node, policy, snapshot):
+    if not is_admins and not is_judged and not fatal and node.is_ready and is_fresh(node, policy, snapshot):
         actions: list[do.Action] = []
         if node.drain_owner is DrainOwner.OURS:
             actions.append(do.UndrainNode(f"{repair.cause} is over", node.name))
@@ -441,7 +447,7 @@ def _draining(
     if node.jobs or node.is_completing or not node.is_drained:
         note = Note("Draining", f"{node.name} waits for {jobs_on(node)} to leave: {repair.message}", node.name)
         return actions, [note], timedelta(milliseconds=500)
-    if fatal and not is_admins and not is_offender:
+    if fatal and not is_admins and repair.cause != OFFENDER_CAUSE:
         # What the machine suffers from now decides, not what began the drain.
         repair = replace(repair, action=_worst_of(node, fatal, snapshot, policy)[1])
     is_going_down = repair.cause == SHUTDOWN_CAUSE and node.said_goodbye

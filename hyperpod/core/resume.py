@@ -354,7 +354,7 @@ def _pending(record: JobRecord, view: JobView, snapshot: Snapshot) -> ResumeDeci
         return ResumeDecision(record, (*leftovers, expedite), wake_after=SOON)
     if is_delayed:
         return ResumeDecision(record, leftovers, wake_after=min(SOON, too_early))
-    if view.is_completing:
+    if view.is_completing or spare is not None:
         return ResumeDecision(record, leftovers, wake_after=SOON)
     if view.pending_reason in ("Resources", "Priority", "None", ""):
         return ResumeDecision(record, wake_after=timedelta(milliseconds=500))

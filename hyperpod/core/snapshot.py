@@ -51,8 +51,8 @@ class Snapshot:
 
     ``missing`` names the sources that did not answer (``slurm``, ``provider``); while one is missing, no
     destructive action may be planned. ``started_at`` is when this controller began to listen. ``suspicion`` is what
-    failures have left on machines, by instance id and then by job; ``offenders`` are machines that fail too often, by
-    instance id.
+    failures have left on machines, by instance id and then by job; ``offenders`` are machines that fail too often, and
+    ``accused`` those that two methods have just blamed for a job's end, each with the sentence, by instance id.
     """
 
     now: datetime
@@ -64,6 +64,7 @@ class Snapshot:
     history: tuple[PastRepair, ...] = ()
     suspicion: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     offenders: Mapping[str, Offender] = field(default_factory=dict)
+    accused: Mapping[str, str] = field(default_factory=dict)
     breaker_reset_at: datetime | None = None
     missing: tuple[str, ...] = ()
 
