@@ -186,8 +186,8 @@ def may_be_refused(attempt: Attempt, facts: JobFacts) -> bool:
 
 def _with_refused_launch(record: JobRecord, view: JobView, facts: JobFacts, snapshot: Snapshot) -> JobRecord:
     """Judge again a failure of which nothing was heard although the agent of its batch host has spoken since."""
-    current = record.current
-    if current is None or view.status is not JobStatus.FAILED or not may_be_refused(current, facts):
+    current = record.current if view.status is JobStatus.FAILED else None
+    if current is None or not may_be_refused(current, facts):
         return record
     host = snapshot.by_name.get(view.batch_host or (current.nodes[0] if current.nodes else ""))
     seen = current.failure_seen_at

@@ -46,7 +46,7 @@ _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 1
 _SIGNAL_WEIGHT = {_SIGBUS: 0.5, _SIGKILL: 0.4, 4: 0.35, 8: 0.25}
 _PLAIN_WEIGHT = 0.3
 
-_JUDGED = frozenset(
+JUDGED = frozenset(
     {
         ExitCause.NODE_DEAD,
         ExitCause.NODE_UNHEALTHY,
@@ -101,7 +101,7 @@ def attribute(
     Returns:
         The verdict; None where there is nobody to look for (it completed, its user or its limit ended it).
     """
-    if attempt.cause not in _JUDGED:
+    if attempt.cause not in JUDGED:
         return None
     old = attempt.attribution.evidence if attempt.attribution else ()
     at = failure_time(attempt, exits)
@@ -263,7 +263,7 @@ def _from_peers(attempt: Attempt, witnesses: Sequence[Witness], at: datetime | N
 
 
 def _from_record(witnesses: Sequence[Witness]) -> list[Evidence]:
-    """What other attempts and jobs have left on a machine; from three of them on it is a witness of its own."""
+    """What failures of other jobs have left on a machine: it makes a suspect worse, and is no second witness."""
     return [
         Evidence(
             None,
@@ -408,8 +408,13 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
     top = max(suspects, key=lambda n: (suspects[n], n), default="")
     if top:
         others = [s for n, s in suspects.items() if n != top]
-        # A task that the kernel killed for memory is the same event as the kernel's word about it.
-        methods = {e.method for e in against[top] if not e.key.endswith(f"/{OUT_OF_MEMORY_NODE}")}
+        # A task that the kernel killed for memory is the same event as the kernel's word about it, and what other jobs
+        # have left is first exits again: users' broken programs fall somewhere every day.
+        methods = {
+            e.method
+            for e in against[top]
+            if e.method is not Method.HISTORY and not e.key.endswith(f"/{OUT_OF_MEMORY_NODE}")
+        }
         is_alone = suspects[top] - max(others, default=0.0) >= LEAD and suspects[top] > program_score
         why = ", and ".join(e.what for e in against[top][:3])
         if is_alone and len(methods) > 1 and suspects[top] >= NODE_SCORE:

@@ -71,18 +71,19 @@ def open_breakers(
     }
 
 
-def widespread_causes(workers: Sequence[NodeView], policy: RepairPolicy) -> Mapping[str, tuple[str, ...]]:
+def widespread_causes(nodes: Sequence[NodeView], workers: int, policy: RepairPolicy) -> Mapping[str, tuple[str, ...]]:
     """Return what is wrong with so many nodes at once that it is no fault of theirs, each cause with those nodes.
 
     Pure. What a check itself calls the site's is widespread on ``breaker_nodes`` nodes. What it calls the node's is on
     more than half of the fleet, never fewer than ``breaker_nodes``: a driver, a setting, the network, or we ourselves.
-    Nodes in repair do not count: they have been judged one by one, and the breaker counts them.
+    ``nodes`` may leave out those without findings. Nodes in repair do not count: they have been judged one by one, and
+    the breaker counts them.
     """
     if policy.breaker_nodes <= 0:
         return {}
     sites: dict[str, set[str]] = defaultdict(set)
     own: dict[str, set[str]] = defaultdict(set)
-    for node in workers:
+    for node in nodes:
         if node.repair is not None:
             continue
         for f in node.findings:
@@ -90,7 +91,7 @@ def widespread_causes(workers: Sequence[NodeView], policy: RepairPolicy) -> Mapp
                 (sites if f.whose is Whose.SITE else own)[f"{f.check}/{f.code}"].add(node.name)
     least = max(policy.breaker_nodes, 2)
     found = {cause: names for cause, names in sites.items() if len(names) >= least}
-    found |= {cause: names for cause, names in own.items() if len(names) >= least and len(names) * 2 > len(workers)}
+    found |= {cause: names for cause, names in own.items() if len(names) >= least and len(names) * 2 > workers}
     return {cause: tuple(sorted(names)) for cause, names in sorted(found.items())}
 
 

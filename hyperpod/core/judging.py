@@ -10,10 +10,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hyperpod.core.attempts import dead_nodes, is_leaving
-from hyperpod.core.attribution import AFTER, BEFORE, Witness, attribute, failure_time
+from hyperpod.core.attribution import AFTER, BEFORE, JUDGED, Witness, attribute, failure_time
 from hyperpod.core.finding import Finding
 from hyperpod.core.job import Attempt, ExitCause, JobRecord
-from hyperpod.core.liveness import AGREED_CAUSE
+from hyperpod.core.liveness import AGREED_CAUSE, DEAD_CAUSE
 from hyperpod.core.node import NodeView, refuses_launches
 from hyperpod.core.snapshot import JobFacts, PastRepair, Snapshot
 from hyperpod.core.suspicion import suspicion_of
@@ -25,8 +25,16 @@ def judged(record: JobRecord, facts: JobFacts, snapshot: Snapshot) -> JobRecord:
 
     Pure and idempotent. Findings that come up to five minutes after the end may revise the verdict.
     """
-    attempt = next((a for a in reversed(record.attempts[-2:]) if a.ended_at is not None), None)
-    if attempt is None or attempt.cause is None or attempt.ended_at is None:
+    attempts = record.attempts
+    if not attempts:
+        return record
+    attempt = attempts[-1]
+    if attempt.ended_at is None:
+        # Nearly every job is in its first attempt, or long past the end of the one before.
+        if len(attempts) == 1:
+            return record
+        attempt = attempts[-2]
+    if attempt.cause not in JUDGED or attempt.ended_at is None:
         return record
     if attempt.attribution is not None and snapshot.now > attempt.ended_at + AFTER + timedelta(seconds=10):
         return record
@@ -128,11 +136,14 @@ def _leaving(node: NodeView) -> str:
 
 def _coincident(attempt: Attempt, facts: JobFacts, snapshot: Snapshot, witnesses: list[Witness]) -> dict[str, int]:
     """Count the nodes of the cluster that have one of the attempt's causes since about the same time."""
-    if not any(w.findings or w.dead or w.leaving for w in witnesses):
+    keys = {f"{f.check}/{f.code}" for w in witnesses for f in w.findings}
+    keys |= {DEAD_CAUSE for w in witnesses if w.dead}
+    if not keys:
         return {}
     at = failure_time(attempt, facts.exits)
-    near = [
-        (cause, {n for n, since in where if since is None or at is None or abs(since - at) <= BEFORE})
-        for cause, where in snapshot.causes.items()
-    ]
-    return {cause: len(nodes) for cause, nodes in near}
+    found = {}
+    for key in sorted(keys):
+        where = snapshot.causes.get(key, ())
+        near = {n for n, since in where if since is None or at is None or abs(since - at) <= BEFORE}
+        found[key] = len(near)
+    return found

@@ -106,7 +106,7 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         names = ", ".join(n.name for n in unconfirmed[:5])
         notes.append(Note("MassSilence", f"most agents are silent at once ({names}, …): our side or the network"))
 
-    widespread = widespread_causes(workers, policy)
+    widespread = widespread_causes(remarkable, len(workers), policy)
     for cause, names_hit in widespread.items():
         text = (
             f"{cause} on {len(names_hit)} nodes at once ({', '.join(names_hit[:5])}): our side, the site or the network"

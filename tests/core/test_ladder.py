@@ -226,7 +226,7 @@ def test_what_a_check_calls_the_sites_is_told_when_it_is_on_several_nodes() -> N
 
 def test_switching_the_breaker_off_switches_this_off_too() -> None:
     ill = [node(i, findings=(fatal(),)) for i in (1, 2, 3)]
-    assert widespread_causes(ill, replace(POLICY, breaker_nodes=0)) == {}
+    assert widespread_causes(ill, 3, replace(POLICY, breaker_nodes=0)) == {}
 
 
 # --- properties -------------------------------------------------------------------------------------------------
