@@ -29,7 +29,10 @@ ANY_PEER = "?"
 """``Finding.peer`` of a counter that accuses somebody at the other end without saying whom."""
 
 SIMULTANEOUS_S = 1.0
-MOST_EVIDENCE = 20
+MOST_EVIDENCE = 12
+"""Pieces that are kept with an attempt: the journal is read at every tick."""
+
+MOST_SUSPECTS = 32
 
 NODE_SCORE = 0.5
 """Two methods that agree must together be this sure of a node, and surer of it than of the application."""
@@ -125,12 +128,17 @@ def attribute(
 
 
 def failure_time(attempt: Attempt, exits: Sequence[TaskExit]) -> datetime | None:
-    """Return when the first task of an attempt failed, else when its end was seen."""
+    """Return when the first task of an attempt failed, else when its end was seen.
+
+    A task's time that is far from what was seen here comes from a clock that is wrong beyond measure.
+    """
+    seen = min((t for t in (attempt.failure_seen_at, attempt.ended_at) if t is not None), default=None)
     first = min((e.time for e in _own(attempt, exits)), default=None)
-    if first is not None:
-        return datetime.fromtimestamp(first, UTC)
-    known = [t for t in (attempt.failure_seen_at, attempt.ended_at) if t is not None]
-    return min(known, default=None)
+    if first is None:
+        return seen
+    if seen is not None and abs(first - seen.timestamp()) > BEFORE.total_seconds():
+        return seen
+    return datetime.fromtimestamp(first, UTC)
 
 
 def _own(attempt: Attempt, exits: Iterable[TaskExit]) -> list[TaskExit]:
@@ -190,7 +198,7 @@ def _from_exits(attempt: Attempt, exits: Sequence[TaskExit]) -> list[Evidence]:
         return []
     # Of two at the same time the one that was not killed is the cause.
     first = min(own, key=lambda e: (e.time, e.signal == _SIGKILL, e.node, e.step_id, e.rank, e.signal or 0))
-    when = datetime.fromtimestamp(first.time, UTC)
+    when = failure_time(attempt, [first])
     what = (first.exit_code or 0, first.signal or 0)
     alike = [
         e
@@ -390,7 +398,9 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
     for e in evidence:
         if e.points_to is Kind.NODE and e.node:
             against.setdefault(e.node, []).append(e)
-    suspects = {name: _sum(e.weight for e in found) for name, found in sorted(against.items())}
+    scores = {name: _sum(e.weight for e in found) for name, found in against.items()}
+    worst = sorted(scores, key=lambda n: (-scores[n], n))[:MOST_SUSPECTS]
+    suspects = {name: scores[name] for name in sorted(worst)}
     program = [e for e in evidence if e.points_to is Kind.APPLICATION]
     # One cause on fifty nodes is one cause.
     by_key = {e.key: e.weight for e in reversed(program)}
@@ -400,7 +410,7 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
     hard = tuple(sorted(n for n, found in against.items() if any(e.method is Method.FACT for e in found)))
     if hard:
         why = "; ".join(f"{n}: {against[n][0].what}" if len(hard) > 1 else against[n][0].what for n in hard[:3])
-        score = max(suspects[n] for n in hard)
+        score = max(scores[n] for n in hard)
         return Verdict(Kind.NODE, f"{_named(hard)}, because {why}", hard, score, True, suspects, kept)
     if any(e.key == ELSEWHERE for e in program):
         # Elsewhere it failed the same way: whatever the first exit says about a node is no witness any more.
@@ -421,7 +431,7 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
             return Verdict(Kind.NODE, f"node {top}, because {why}", (top,), suspects[top], True, suspects, kept)
         bad = tuple(n for n, found in sorted(against.items()) if any(e.weight >= _FATAL_WEIGHT for e in found))
         if bad and suspects[top] > program_score:
-            score = max(suspects[n] for n in bad)
+            score = max(scores[n] for n in bad)
             told = "; ".join(against[n][0].what for n in bad[:3])
             return Verdict(Kind.NODE, f"{_named(bad)}, because {told}", bad, score, False, suspects, kept)
     if program_score >= APPLICATION_SCORE:

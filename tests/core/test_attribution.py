@@ -206,6 +206,11 @@ def test_a_warning_counts_from_ten_minutes_before_to_five_minutes_after(since: A
     assert (verdict.kind is Kind.NODE) is counts
 
 
+def test_a_clock_that_is_wrong_beyond_measure_does_not_move_the_window() -> None:
+    astray = (exit_of(3, node="worker-2", time=1000.0),)
+    assert judge(seen(2, warns(since=ago(60))), exits=astray).kind is Kind.NODE
+
+
 def test_a_fatal_finding_that_began_during_the_attempt_counts_however_long_ago() -> None:
     assert judge(seen(2, fatal(since=ago(3000)))).kind is Kind.NODE
     assert judge(seen(2, fatal(since=ago(4000)))).kind is Kind.UNKNOWN

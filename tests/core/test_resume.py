@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from hyperpod.core import plan as do
-from hyperpod.core.finding import Action
+from hyperpod.core.finding import Action, Finding, Severity, Whose
 from hyperpod.core.job import EXTERN_STEP, INTERACTIVE_STEP, Attempt, ExitCause, JobRecord, JobStatus, JobView
 from hyperpod.core.liveness import DEAD_CAUSE, SHUTDOWN_CAUSE
 from hyperpod.core.node import Availability, NodeView, RepairStatus
 from hyperpod.core.policy import ResumePolicy
 from hyperpod.core.resume import ResumeDecision, decide_jobs, decide_resume, is_armed_by
 from hyperpod.core.snapshot import JobFacts, Snapshot
+from hyperpod.core.verdict import Kind
 from tests.core.worlds import (
     RESUME,
     ago,
@@ -309,6 +310,42 @@ def test_a_job_is_not_started_again_when_it_ended_as(view: JobView, verdict: str
     killed = exits(exit_of(code=None, signal=15))
     decision = decide(record(attempt()), view, killed)
     assert (decision.record.verdict, decision.actions) == (verdict, ())
+
+
+@pytest.mark.parametrize(
+    ("view", "cause", "who"),
+    [
+        (job(status=J.CANCELLED), ExitCause.USER_CANCELLED, None),
+        (job(status=J.TIMEOUT), ExitCause.TIME_LIMIT, None),
+        (job(status=J.DEADLINE), ExitCause.TIME_LIMIT, None),
+        (job(status=J.PREEMPTED), ExitCause.PREEMPTED, None),
+        (job(status=J.PENDING, restart_count=1), ExitCause.OTHER, None),
+        (job(status=J.NODE_FAIL), ExitCause.NODE_DEAD, Kind.UNKNOWN),
+        (job(status=J.OUT_OF_MEMORY, exit_signal=9), ExitCause.OUT_OF_MEMORY, Kind.APPLICATION),
+        (job(status=J.FAILED, exit_signal=15), ExitCause.APPLICATION, Kind.UNKNOWN),
+    ],
+    ids=["scancel", "time limit", "deadline", "preempted", "requeued", "a node failed", "memory", "a stray signal"],
+)
+def test_tasks_that_end_by_sigterm_say_nothing_slurms_word_does(
+    view: JobView, cause: ExitCause, who: Kind | None
+) -> None:
+    killed = exits(exit_of(code=None, signal=15), exit_of(1, code=None, signal=15, node="worker-2"))
+    first = ended(decide(record(attempt()), view, killed))
+    assert first.cause is cause
+    assert (first.attribution.kind if first.attribution else None) is who
+
+
+def test_memory_of_the_machine_is_told_from_the_jobs_own_limit() -> None:
+    over = job(status=J.OUT_OF_MEMORY, exit_signal=9)
+    killed = exits(exit_of(code=None, signal=9))
+    kernel = {"check": "kernel_log", "severity": Severity.WARN, "message": "killed", "since": ago(1)}
+    limit = Finding(code="OutOfMemoryJob", whose=Whose.USER, job_id=7, **kernel)
+    machines = Finding(code="OutOfMemoryNode", **kernel)
+    for told, who in ((limit, Kind.APPLICATION), (machines, Kind.UNKNOWN)):
+        first = ended(decide(record(attempt()), over, killed, node(1, findings=(told,))))
+        assert first.attribution is not None
+        assert first.attribution.kind is who
+        assert told.code in first.attribution.reason
 
 
 def test_a_cancelled_job_is_cancelled_whatever_else_was_wrong() -> None:
