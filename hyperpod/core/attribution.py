@@ -300,7 +300,8 @@ def _machines(attempt: Attempt) -> frozenset[str]:
 
 def _alike(attempt: Attempt, earlier: Sequence[Attempt]) -> list[Attempt]:
     """Return earlier attempts that failed in the same way and were not put down to a node."""
-    if not attempt.signature or attempt.cause is None or not attempt.cause.is_applications:
+    is_applications = attempt.cause is not None and attempt.cause.is_applications
+    if not attempt.signature or not attempt.nodes or not is_applications:
         return []
     return [
         a
@@ -314,8 +315,6 @@ def _alike(attempt: Attempt, earlier: Sequence[Attempt]) -> list[Attempt]:
 
 def _same_failure_elsewhere(attempt: Attempt, earlier: Sequence[Attempt]) -> Evidence | None:
     mine = _machines(attempt)
-    if not mine:
-        return None
     for a in reversed(_alike(attempt, earlier)):
         if mine.isdisjoint(_machines(a)):
             text = (

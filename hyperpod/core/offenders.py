@@ -100,12 +100,11 @@ def poisson_tail(count: int, mean: float) -> float:
     if mean <= 0:
         return 0.0
     term = math.exp(-mean + count * math.log(mean) - math.lgamma(count + 1))
-    total = 0.0
-    for k in range(count, count + 1000):
+    total, k = 0.0, count
+    while k <= mean or term > total * 1e-12:
         total += term
-        term *= mean / (k + 1)
-        if term < total * 1e-12 and k > mean:
-            break
+        k += 1
+        term *= mean / k
     return min(total, 1.0)
 
 

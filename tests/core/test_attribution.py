@@ -109,6 +109,15 @@ TABLE: list[tuple[str, list[Witness], Any, Kind, tuple[str, ...], bool, str]] = 
         "nothing points",
     ),
     (
+        "somebody accuses itself and a node of another job",
+        [seen(1, warns("A", peer="worker-1", check="efa"), warns("B", peer="worker-99", check="efa"))],
+        (),
+        Kind.UNKNOWN,
+        (),
+        False,
+        "nothing points",
+    ),
+    (
         "one cause on three nodes",
         [seen(i, fatal("LinkDown", check="ib")) for i in (1, 2, 3)],
         ALONE,
@@ -247,6 +256,13 @@ def test_the_same_failure_on_a_disjoint_set_of_machines_is_the_program() -> None
 )
 def test_it_is_not_the_program_when_there_was(second: Attempt, earlier: Attempt) -> None:
     assert judge(of=second, earlier=(earlier,)).kind is not Kind.APPLICATION
+
+
+def test_attempts_of_which_no_node_is_known_convict_nobody() -> None:
+    nowhere = ended(2, on=())
+    verdict = attribute(nowhere, (), [], (FIRST,))
+    assert verdict is not None
+    assert verdict.kind is Kind.UNKNOWN
 
 
 def test_a_replaced_machine_under_the_same_name_counts_as_another() -> None:

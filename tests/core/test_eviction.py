@@ -106,6 +106,10 @@ def test_nodes_that_the_job_asks_for_by_name_are_never_kept_from_it() -> None:
     assert "worker-1" not in excluded(decision)
 
 
+def test_a_job_that_has_not_failed_avoids_nobody() -> None:
+    assert soft_eviction(record(), waits(), snapshot(*nodes(4)), ()).nodes == ()
+
+
 def test_a_replaced_machine_is_not_avoided() -> None:
     other = node(2, instance_id=machine(50), agent_instance_id=machine(50))
     assert excluded(decide(unknown(worker_2=0.5), waits(), other)) == ("worker-1",)

@@ -46,7 +46,15 @@ def usual(size: int, *, without: int) -> list[Fault]:
 
 @pytest.mark.parametrize(
     ("count", "mean", "tail"),
-    [(0, 1.0, 1.0), (1, 0.182, 0.16640), (2, 0.182, 0.014673), (4, 0.182, 3.954e-5), (3, 0.0, 0.0), (50, 2.0, 5.4e-51)],
+    [
+        (0, 1.0, 1.0),
+        (1, 0.182, 0.16640),
+        (2, 0.182, 0.014673),
+        (4, 0.182, 3.954e-5),
+        (3, 0.0, 0.0),
+        (50, 2.0, 5.4e-51),
+        (1, 40.0, 1.0),
+    ],
 )
 def test_the_tail_of_the_poisson_distribution(count: int, mean: float, tail: float) -> None:
     assert poisson_tail(count, mean) == pytest.approx(tail, rel=0.02)
@@ -82,6 +90,8 @@ def test_the_same_faults_in_a_shorter_time_say_more() -> None:
 def test_faults_older_than_the_window_are_forgotten() -> None:
     told = [Fault(machine(1), machine(1), "worker-1", "xid/79", NOW - WINDOW * 1.01)] * 5
     assert find_offenders(told, fleet(10), NOW) == ()
+    gone = Exposure(machine(50), "worker-50", ago(90 * DAY), ago(60 * DAY))
+    assert find_offenders(faults(1, 2), [*fleet(10), gone], NOW) == find_offenders(faults(1, 2), fleet(10), NOW)
 
 
 def test_a_gpu_is_known_by_its_own_number_in_whatever_machine_it_is() -> None:
