@@ -21,6 +21,8 @@ from typing import Any
 
 from hyperpod.core.job import JobRecord
 from hyperpod.core.node import Repair
+from hyperpod.core.offenders import Exposure, Fault
+from hyperpod.core.suspicion import Mark
 from hyperpod.errors import StoreError
 from hyperpod.ports.store import Event, Intent
 
@@ -51,6 +53,14 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX events_node ON events (node, event_id) WHERE node != ''",
         "CREATE TABLE named_values (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
         "CREATE TABLE event_counts (kind TEXT PRIMARY KEY, count INTEGER NOT NULL)",
+    ),
+    (
+        """CREATE TABLE faults (identity TEXT NOT NULL, cause TEXT NOT NULL, at TEXT NOT NULL, machine TEXT NOT NULL,
+        node TEXT NOT NULL, PRIMARY KEY (identity, cause, at))""",
+        """CREATE TABLE marks (job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, machine TEXT NOT NULL,
+        node TEXT NOT NULL, weight REAL NOT NULL, at TEXT NOT NULL, PRIMARY KEY (job_id, attempt, machine))""",
+        """CREATE TABLE exposures (machine TEXT PRIMARY KEY, node TEXT NOT NULL, first_at TEXT NOT NULL,
+        last_at TEXT NOT NULL)""",
     ),
 )
 
@@ -360,6 +370,59 @@ class SqliteStore:
     def last_event_id(self) -> int:
         """Return the id of the newest event, 0 when there is none; ``events`` from here on are new ones."""
         return int(self._rows("SELECT COALESCE(MAX(event_id), 0) FROM events")[0][0])
+
+    # --- machines -----------------------------------------------------------------------------------------------
+
+    def put_fault(self, fault: Fault) -> None:
+        """Keep a fault of a machine; the same one twice is kept once."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO faults (identity, cause, at, machine, node) VALUES (?, ?, ?, ?, ?)",
+                (fault.identity, fault.cause, _iso(fault.at), fault.machine, fault.node),
+            )
+
+    def faults(self) -> Sequence[Fault]:
+        """Return all faults kept, oldest first."""
+        rows = self._rows("SELECT identity, machine, node, cause, at FROM faults ORDER BY at, identity, cause")
+        return [Fault(identity, m, n, cause, datetime.fromisoformat(at)) for identity, m, n, cause, at in rows]
+
+    def put_marks(self, job_id: int, attempt: int, marks: Sequence[Mark]) -> None:
+        """Keep what an attempt has left on machines, in the place of what was kept of it before."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM marks WHERE job_id = ? AND attempt = ?", (job_id, attempt))
+            db.executemany(
+                "INSERT INTO marks (job_id, attempt, machine, node, weight, at) VALUES (?, ?, ?, ?, ?, ?)",
+                [(job_id, attempt, m.machine, m.node, m.weight, _iso(m.at)) for m in marks],
+            )
+
+    def marks(self) -> Sequence[Mark]:
+        """Return all marks kept, oldest first."""
+        rows = self._rows(
+            "SELECT machine, node, job_id, attempt, weight, at FROM marks ORDER BY at, job_id, attempt, machine"
+        )
+        return [Mark(m, n, job, number, w, datetime.fromisoformat(at)) for m, n, job, number, w, at in rows]
+
+    def put_exposures(self, exposures: Sequence[Exposure]) -> None:
+        """Keep from when to when machines have been seen, by machine."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO exposures (machine, node, first_at, last_at) VALUES (?, ?, ?, ?)",
+                [(e.machine, e.node, _iso(e.first_at), _iso(e.last_at)) for e in exposures],
+            )
+
+    def exposures(self) -> Sequence[Exposure]:
+        """Return how long each machine has been seen, by its id."""
+        rows = self._rows("SELECT machine, node, first_at, last_at FROM exposures ORDER BY machine")
+        return [Exposure(m, n, datetime.fromisoformat(a), datetime.fromisoformat(b)) for m, n, a, b in rows]
+
+    def forget_machines(self, before: datetime) -> None:
+        """Drop faults, marks and exposures that ended before a moment."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM faults WHERE at < ?", (_iso(before),))
+            db.execute("DELETE FROM marks WHERE at < ?", (_iso(before),))
+            db.execute("DELETE FROM exposures WHERE last_at < ?", (_iso(before),))
+
+    # --- named values -------------------------------------------------------------------------------------------
 
     def set_value(self, key: str, value: str) -> None:
         """Keep a small named value."""

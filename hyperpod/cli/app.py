@@ -20,7 +20,6 @@ from hyperpod import __version__
 from hyperpod.cli import (
     ask,
     cluster,
-    deep,
     doctor,
     health,
     hyperpod_only,
@@ -106,7 +105,6 @@ def create_app(wanted: str | None = None) -> typer.Typer:
     app.command("version", epilog=examples("hyperpod version", "hyperpod version --output json"))(version)
     for module in _MODULES:
         module.register(app)
-    app.command("health-deep", help=deep.DEEP_HELP)(deep.deep)
     _register_late(app, wanted)
     return app
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from hyperpod.cli import render
-from hyperpod.cli.options import ClusterOption, OutputOption, checked_node, place_of
+from hyperpod.cli.options import ClusterOption, OutputOption, checked_node, examples, place_of
 from hyperpod.cli.render import Output
 from hyperpod.core.finding import Severity
 from hyperpod.errors import UnexpectedOutput, UsageError
@@ -21,21 +21,11 @@ from hyperpod.errors import UnexpectedOutput, UsageError
 KINDS = {"stress": "InstanceStress", "connectivity": "InstanceConnectivity"}
 _POLL_S = 0.5
 
-DEEP_HELP = """Check idle nodes deeply: memory, processors, GPUs, disks, and the network between them.
-
-Every computation has a known answer, so a machine that computes wrongly is found; figures are compared between the
-nodes. The network is measured in rounds in which every node meets every other once, so that a slow link or node is
-named. A job that comes takes its node back at once. Exit code: 0 all well, 1 a person should look, 2 a node must not
-work, 3 nothing could be told.
-
-Examples:
-
-    hyperpod health deep
-
-    hyperpod health deep worker-[1-4] --kind connectivity
-
-    hyperpod health deep worker-2,worker-7 --part 60 --output json
-"""
+EPILOG = examples(
+    "hyperpod health deep",
+    "hyperpod health deep worker-[1-4] --kind connectivity",
+    "hyperpod health deep worker-2,worker-7 --part 60 --output json",
+)
 
 
 def deep(
@@ -55,7 +45,13 @@ def deep(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run a deep check and show its report."""
+    """Check idle nodes deeply: memory, processors, GPUs, disks, and the network between them.
+
+    Every computation has a known answer, so a machine that computes wrongly is found; figures are compared between the
+    nodes. The network is measured in rounds in which every node meets every other once, so that a slow link or node is
+    named. A job that comes takes its node back at once. Exit code: 0 all well, 1 a person should look, 2 a node must
+    not work, 3 nothing could be told.
+    """
     controller = place_of(ctx).controller(cluster)
     given = {"seconds": part, "disk_mb": disk_mb, "transfer_mb": transfer_mb, "tolerance": tolerance}
     args: dict[str, Any] = {

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hyperpod.cli import render
+from hyperpod.cli import deep, offenders, render
 from hyperpod.cli.render import Output
 from hyperpod.core.finding import Finding, Severity, worst_severity
 from hyperpod.errors import HyperpodError
@@ -81,12 +81,16 @@ def verdict(answer: Mapping[str, Any]) -> Severity:
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
+    group = typer.Typer(help=HEALTH_HELP, invoke_without_command=True)
 
-    @app.command("health", help=HEALTH_HELP)
+    @group.callback()
     def health(
+        ctx: typer.Context,
         output: Annotated[Output, typer.Option("--output", "-o", help="Form of the answer.")] = Output.TABLE,
         path: Annotated[str, typer.Option("--socket", help="The agent's socket.", hidden=True)] = SOCKET,
     ) -> None:
+        if ctx.invoked_subcommand is not None:
+            return
         if path == SOCKET and os.geteuid() != 0:
             raise AgentSilent("only root may ask the agent", hint="sudo hyperpod health")
         lines = ask(path, {"v": 1, "type": "health"})
@@ -100,6 +104,10 @@ def register(app: typer.Typer) -> None:
         else:
             _print(answer, severity)
         raise typer.Exit(int(severity))
+
+    group.command("deep", epilog=deep.EPILOG)(deep.deep)
+    group.command("offenders", epilog=offenders.EPILOG)(offenders.offenders)
+    app.add_typer(group, name="health")
 
 
 def _print(answer: Mapping[str, Any], severity: Severity) -> None:

@@ -351,6 +351,7 @@ def job_page(job: Mapping[str, Any]) -> list[RenderableType]:
         ("lost time", _lost_time(downs, job["lost_seconds"])),
         ("avoids", ", ".join(f"{node} ({machine})" for machine, node in job["avoids"].items())),
         ("verdict", f"{job['verdict']}: {job['verdict_message']}" if job["verdict"] else ""),
+        ("who was it", job.get("who_was_it", "")),
     ]
     width = max(len(name) for name, _ in facts)
     parts: list[RenderableType] = [f"{name.ljust(width)}  {text}" for name, text in facts if text]
@@ -441,7 +442,54 @@ def _evidence(attempt: Mapping[str, Any], rest: Sequence[Mapping[str, Any]]) -> 
         steps.append(f"training again {duration(down)} after it was seen")
     if later is not None and later["resume_from"]:
         steps.append(f"went on from {later['resume_from']}")
-    return [*lines, *([f"  {', '.join(steps)}"] if steps else [])]
+    return [*lines, *([f"  {', '.join(steps)}"] if steps else []), *_attribution(attempt.get("attribution"))]
+
+
+_EVIDENCE_SHOWN = 5
+
+
+def _attribution(verdict: Mapping[str, Any] | None) -> list[str]:
+    """Return who ended an attempt, with the weightiest evidence, a line each."""
+    if not verdict:
+        return []
+    lines = [f"  who: {verdict['reason']}"]
+    for piece in verdict["evidence"][:_EVIDENCE_SHOWN]:
+        seen = clock_time(piece["when"]) if piece["when"] else "-"
+        points = piece["node"] if piece["points_to"] == "node" else piece["points_to"]
+        lines.append(f"    {piece['weight']:.2f} {points}  {seen}  {piece['what']}")
+    more = len(verdict["evidence"]) - _EVIDENCE_SHOWN
+    return [*lines, *([f"    and {more} more"] if more > 0 else [])]
+
+
+def offenders_page(answer: Mapping[str, Any]) -> list[RenderableType]:
+    """Return machines by how unlikely their faults are by chance, then those that failed jobs point at."""
+    answer = cleaned(answer)
+    parts: list[RenderableType] = []
+    if answer["machines"]:
+        rows = [
+            (
+                m["node"] or f"{m['was_node']} (gone)",
+                m["identity"],
+                m["faults"],
+                f"{m['expected']:.2f}",
+                f"{m['chance']:.1g}",
+                "offender" if m["is_significant"] else "",
+                m["causes"],
+            )
+            for m in answer["machines"]
+        ]
+        parts.append(table(("NODE", "MACHINE", "FAULTS", "EXPECTED", "CHANCE", "", "CAUSES"), rows))
+    else:
+        parts.append(f"no faults of nodes in {answer['window_days']} days")
+    if answer["suspects"]:
+        marked = [(s["node"], s["instance_id"], f"{s['suspicion']:.2f}", s["jobs"]) for s in answer["suspects"]]
+        parts += ["", table(("NODE", "MACHINE", "SUSPICION", "JOBS"), marked)]
+    if any(m["is_significant"] for m in answer["machines"]):
+        done = (
+            "replaced when their jobs have left" if answer["replaced"] else "only named (Repair.ReplaceOffenders: off)"
+        )
+        parts += ["", f"offenders are {done}"]
+    return parts
 
 
 # --- events and reasons -----------------------------------------------------------------------------------------

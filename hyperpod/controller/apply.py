@@ -102,7 +102,8 @@ def _save_repair(world: World, action: do.SaveRepair) -> None:
     repair = action.repair
     before = {r.node: r for r in world.store.repairs()}.get(repair.node)
     is_new_cause = before is None or before.cause != repair.cause
-    if is_new_cause and repair.status is not RepairStatus.CHECKING:
+    is_reboot = repair.status is RepairStatus.REBOOTING and (before is None or before.status is not repair.status)
+    if (is_new_cause and repair.status is not RepairStatus.CHECKING) or is_reboot:
         # Before the repair itself: killed in between, the breaker counts the node once all the same.
         remember_repair(world, repair)
     world.store.put_repair(repair)
@@ -283,6 +284,7 @@ def save_partitions(world: World, names: Iterable[str]) -> None:
 def _save_job(world: World, action: do.SaveJob) -> None:
     before = world.store.job(action.job_id)
     record = action.record
+    world.ledger.save_marks(before, record, world.clock.now())
     world.store.put_job(record)
     seen = {a.number: a for a in before.attempts} if before else {}
     for attempt in record.attempts:
@@ -303,6 +305,11 @@ def _save_job(world: World, action: do.SaveJob) -> None:
         if attempt.cause is not None and (old is None or old.cause is None):
             text = f"attempt {attempt.number} ended, {attempt.cause.value}: {attempt.message}"
             _event(world, "AttemptEnded", text, data={"cause": attempt.cause.value}, **where)
+        told = old.attribution.reason if old is not None and old.attribution is not None else ""
+        if attempt.attribution is not None and attempt.attribution.reason != told:
+            kind = "AttemptJudgedAnew" if told else "AttemptJudged"
+            text = f"attempt {attempt.number}: {attempt.attribution.reason}"
+            _event(world, kind, text, data={"kind": attempt.attribution.kind.value}, **where)
     if record.verdict and (before is None or not before.verdict):
         world.memory.forget_job(record.job_id)
         text = f"{record.verdict}: {record.verdict_message}"
@@ -326,15 +333,20 @@ def _requeue(world: World, action: do.RequeueJob) -> None:
     _event(world, "JobRequeued", f"requeued: {action.reason}", job_id=action.job_id, uid=view.uid)
 
 
+def _components(world: World, job_id: int) -> list[int]:
+    """Return the ids of all components of a het job, the leader's first; of any other job its own."""
+    snapshot = world.last_snapshot
+    parts = [j.job_id for j in snapshot.jobs if j.het_job_id == job_id] if snapshot else []
+    return sorted({job_id, *parts})
+
+
 def _forbid_requeue(world: World, action: do.ForbidRequeue) -> None:
     world.slurm.forbid_requeue(action.job_id)
 
 
 def _expedite(world: World, action: do.ExpediteJob) -> None:
     # A het job starts when all its components may; each has its own begin time, priority and excluded nodes.
-    snapshot = world.last_snapshot
-    parts = [j.job_id for j in snapshot.jobs if j.het_job_id == action.job_id] if snapshot else []
-    for job_id in sorted({action.job_id, *parts}):
+    for job_id in _components(world, action.job_id):
         if action.set_excluded:
             world.slurm.set_excluded(job_id, action.excluded)
         if action.top_priority:
@@ -349,16 +361,19 @@ def _release(world: World, action: do.ReleaseJob) -> None:
 
 
 def _kill_step(world: World, action: do.KillStep) -> None:
-    world.slurm.kill_step(action.job_id, action.step_id)
+    # A step over several components of a het job is one step of the same number in each; the others wait for the dead.
+    for job_id in _components(world, action.job_id):
+        world.slurm.kill_step(job_id, action.step_id)
     world.memory.step_killed(action.job_id, action.restart_count, action.step_id)
     data = {"restart_count": action.restart_count, "step_id": action.step_id}
     _event(world, "StepEnded", f"step {action.step_id} is ended: {action.reason}", job_id=action.job_id, data=data)
 
 
 def _end_leftovers(world: World, action: do.EndLeftovers) -> None:
-    message = {"type": KILL_JOB, "job_id": action.job_id, "ended_s": action.ended_s}
-    for node in action.nodes:
-        world.agents.send(node, message)
+    for job_id in _components(world, action.job_id):
+        message = {"type": KILL_JOB, "job_id": job_id, "ended_s": action.ended_s}
+        for node in action.nodes:
+            world.agents.send(node, message)
 
 
 def _scan(world: World, action: do.ScanCheckpoints) -> None:

@@ -75,7 +75,7 @@ def _take(world: World, report: Report) -> None:
         text = f"{data['node']} is shutting down in an orderly way"
         world.store.add_event("NodeGoodbye", text, report.at, node=str(data["node"]))
     elif kind == words.TASK_START:
-        world.memory.task_started(int(data["job_id"]), _restart_count(world, data), report.at)
+        world.memory.task_started(words.whole_job(data), _restart_count(world, data), report.at)
     elif kind == words.TASK_EXIT:
         _take_exit(world, report)
     elif kind == ENV_GIVEN:
@@ -94,8 +94,11 @@ def _take(world: World, report: Report) -> None:
 
 
 def _take_exit(world: World, report: Report) -> None:
-    task = replace(parse_task_exit(report.data), restart_count=_restart_count(world, report.data))
-    if not world.memory.task_ended(task) or not task.is_failure:
+    # A het job is judged as one: a rank of any component counts for its leader.
+    told = {**report.data, "job_id": words.whole_job(report.data)}
+    task = replace(parse_task_exit(told), restart_count=_restart_count(world, told))
+    offset_s = world.memory.nodes[task.node].clock_offset_s if task.node in world.memory.nodes else 0.0
+    if not world.memory.task_ended(task, offset_s) or not task.is_failure:
         return
     if sum(1 for e in world.memory.job_facts(task.job_id).exits if e.is_failure) > KEPT_FAILURES:
         # A thousand ranks that fall with the first one would hold up the tick for news that change nothing.
@@ -105,7 +108,13 @@ def _take_exit(world: World, report: Report) -> None:
         # Kept in the journal, so that a controller that is killed now still knows it when it comes back.
         text = task.sentence
         world.store.add_event(
-            TASK_FAILED, text, report.at, node=task.node, job_id=task.job_id, uid=record.uid, data=dict(task.__dict__)
+            TASK_FAILED,
+            text,
+            report.at,
+            node=task.node,
+            job_id=task.job_id,
+            uid=record.uid,
+            data={**task.__dict__, "clock_offset_s": round(offset_s, 6)},
         )
         _ask_for_quick_checks(world, record, task)
 
@@ -126,7 +135,7 @@ def _restart_count(world: World, data: Mapping[str, Any]) -> int:
     said = int(data.get("restart_count") or 0)
     if int(data["step_id"]) != BATCH_STEP:
         return said
-    return max(said, world.memory.restart_counts.get(int(data["job_id"]), 0))
+    return max(said, world.memory.restart_counts.get(words.whole_job(data), 0))
 
 
 def _take_env(world: World, report: Report) -> None:
@@ -193,7 +202,7 @@ def restore(world: World) -> None:
             continue
         for event in world.store.events(job_id=record.job_id, limit=10_000):
             if event.kind == TASK_FAILED and event.data:
-                world.memory.task_ended(parse_task_exit(event.data))
+                world.memory.task_ended(parse_task_exit(event.data), float(event.data.get("clock_offset_s") or 0.0))
             elif event.kind == "StepEnded" and event.data:
                 key = (int(event.data["restart_count"]), int(event.data["step_id"]))
                 world.memory.step_killed(record.job_id, *key)

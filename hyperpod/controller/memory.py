@@ -18,6 +18,14 @@ from hyperpod.core.job import TaskExit
 from hyperpod.core.messages import Heartbeat
 from hyperpod.core.snapshot import JobFacts
 
+CLOSED_KEPT = timedelta(minutes=15)
+"""How long a finding that has closed is remembered: attribution looks ten minutes back, and its own takes five."""
+
+CLOSED_MOST = 50
+
+OFFSET_FORGETS = 0.05
+"""Share by which a better measurement of a clock's offset is given up with each heartbeat: clocks drift."""
+
 SHUTDOWN_TAKES_AT_MOST = timedelta(seconds=120)
 """systemd ends what does not stop by itself after 90 s."""
 
@@ -86,11 +94,27 @@ class NodeWord:
     is_ready: bool = False
     not_ready_because: str = ""
     findings: tuple[Finding, ...] = ()
+    closed: tuple[tuple[datetime, Finding], ...] = ()
     clock_offset_s: float = 0.0
     wants: tuple[str, ...] = ()
     is_reachable: bool | None = None
     reachable_at: datetime | None = None
     said_goodbye_at: datetime | None = None
+
+
+def _closed(word: NodeWord, beat: Heartbeat, at: datetime) -> tuple[tuple[datetime, Finding], ...]:
+    """Return the findings that have closed lately, with those that this heartbeat does not name any more."""
+    open_now = {f.key for f in beat.findings}
+    left = [(when, f) for when, f in word.closed if at - when <= CLOSED_KEPT and f.key not in open_now]
+    left += [(at, f) for f in word.findings if f.key not in open_now]
+    return tuple(left[-CLOSED_MOST:])
+
+
+def _offset(before: float | None, measured: float) -> float:
+    """Return how far a node's clock is ahead. Time on the way only makes it look less: the largest is the truest."""
+    if before is None or measured >= before:
+        return measured
+    return before + (measured - before) * OFFSET_FORGETS
 
 
 @dataclass
@@ -135,8 +159,9 @@ class Memory:
             is_ready=beat.is_ready,
             not_ready_because=beat.not_ready_because,
             findings=beat.findings,
-            clock_offset_s=beat.sent_at - at.timestamp(),
             wants=beat.wants,
+            closed=_closed(before, beat, at) if before.instance_id == beat.instance_id else (),
+            clock_offset_s=_offset(before.clock_offset_s if is_same_boot else None, beat.sent_at - at.timestamp()),
             said_goodbye_at=before.said_goodbye_at if is_same_boot and not self._stayed(before, at) else None,
         )
         return (
@@ -172,18 +197,24 @@ class Memory:
         self.facts[job_id] = replace(facts, first_tasks={**facts.first_tasks, restart_count: at})
         return True
 
-    def task_ended(self, task: TaskExit) -> bool:
-        """Take a task's end in; say whether it was new (the same report may come twice)."""
+    def task_ended(self, task: TaskExit, offset_s: float = 0.0) -> bool:
+        """Take a task's end in; say whether it was new (the same report may come twice).
+
+        ``offset_s`` is how much the node's clock is ahead of ours.
+        """
         known = self.known_exits.setdefault(task.job_id, set())
         if task in known:
             return False
         known.add(task)
+        # On the clock of this machine, so that exits of different nodes can be ordered.
+        raw, task = task, replace(task, time=task.time - offset_s)
         facts = self.job_facts(task.job_id)
         # Only the newest attempts matter; a job of many short steps must not grow without end.
         kept = [e for e in facts.exits if e.restart_count >= task.restart_count - 1][-2000:]
         self.facts[task.job_id] = replace(facts, exits=(*kept, task))
         if len(known) > 5000:
-            self.known_exits[task.job_id] = {*kept, task}
+            # Of the oldest a second report would be taken for a new one, which does no harm: it changes no order.
+            self.known_exits[task.job_id] = {raw}
         return True
 
     def step_killed(self, job_id: int, restart_count: int, step_id: int) -> None:

@@ -13,10 +13,11 @@ from datetime import datetime, timedelta
 from hyperpod.controller.memory import NodeWord
 from hyperpod.controller.world import NodeSlot, World
 from hyperpod.core.job import JobRecord, JobStatus, JobView
-from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, Role
+from hyperpod.core.judging import accused_machines
+from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, RepairStatus, Role
 from hyperpod.core.resume import is_armed_by
 from hyperpod.core.snapshot import PastRepair, Snapshot
-from hyperpod.errors import HyperpodError, ProviderUnavailable
+from hyperpod.errors import HyperpodError, ProviderUnavailable, StoreError
 from hyperpod.ports.provider import Instance
 from hyperpod.ports.slurm import NodeState
 
@@ -78,14 +79,24 @@ def observe(world: World) -> Snapshot:
         for job_id in [j for j in world.memory.facts if j not in known]:
             world.memory.forget_job(job_id)
     reset = world.store.value("breaker_reset_at")
+    now = world.clock.now()
+    try:
+        world.ledger.look(nodes, now)
+    except StoreError as error:
+        # Repairs go on without the account of old faults.
+        _log_silence(world, "the ledger of machines", error)
+    history = _history(world)
     snapshot = Snapshot(
-        now=world.clock.now(),
+        now=now,
         started_at=world.memory.started_at,
         nodes=nodes,
         jobs=views,
         records=records,
         facts=dict(world.memory.facts),
-        history=_history(world),
+        history=history,
+        suspicion=world.ledger.suspicion(now),
+        offenders=world.ledger.offenders(nodes, now),
+        accused=accused_machines(records.values(), history, now),
         breaker_reset_at=datetime.fromisoformat(reset) if reset else None,
         missing=tuple(missing),
     )
@@ -122,10 +133,15 @@ def _log_silence(world: World, source: str, error: HyperpodError) -> None:
 
 
 def _history(world: World) -> tuple[PastRepair, ...]:
-    since = world.clock.now() - timedelta(seconds=world.repair_policy.breaker_window_s)
+    policy = world.repair_policy
+    since = world.clock.now() - timedelta(seconds=max(policy.breaker_window_s, policy.reboot_window_s))
     try:
         rows = json.loads(world.store.value(_HISTORY) or "[]")
-        past = [PastRepair(str(node), str(cause), datetime.fromisoformat(at)) for node, cause, at in rows]
+        past = [
+            # Rows that an older version wrote end with the time.
+            PastRepair(str(node), str(cause), datetime.fromisoformat(at), *(more and (str(more[0]), bool(more[1]))))
+            for node, cause, at, *more in rows
+        ]
         return tuple(p for p in past if p.at >= since)
     except (ValueError, TypeError, RecursionError) as error:
         # The breaker begins to count anew; the repairs themselves go on.
@@ -135,9 +151,14 @@ def _history(world: World) -> tuple[PastRepair, ...]:
 
 
 def remember_repair(world: World, repair: Repair) -> None:
-    """Write down that a repair begins, for the breaker; what is older than its window is dropped."""
-    kept = (*_history(world), PastRepair(repair.node, repair.cause, world.clock.now()))
-    world.store.set_value(_HISTORY, json.dumps([(p.node, p.cause, p.at.isoformat()) for p in kept]))
+    """Write down that a repair begins, for the breaker, or that its machine is rebooted, for the next time.
+
+    What is older than both windows is dropped.
+    """
+    is_reboot = repair.status is RepairStatus.REBOOTING
+    new = PastRepair(repair.node, repair.cause, world.clock.now(), repair.instance_id, is_reboot)
+    rows = [(p.node, p.cause, p.at.isoformat(), p.instance_id, p.is_reboot) for p in (*_history(world), new)]
+    world.store.set_value(_HISTORY, json.dumps(rows))
 
 
 def _instances(world: World, repairs: dict[str, Repair], missing: list[str]) -> dict[str, Instance]:
@@ -206,6 +227,7 @@ def _node(
         is_reachable=word.is_reachable,
         reachable_at=word.reachable_at,
         findings=word.findings if is_same else (),
+        closed=tuple(f for _, f in word.closed) if is_same else (),
         repair=repair,
     )
 

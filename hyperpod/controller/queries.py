@@ -14,7 +14,9 @@ from hyperpod.controller.world import World
 from hyperpod.core.budget import open_breakers, unhealthy_limit
 from hyperpod.core.job import Attempt, JobRecord, JobView
 from hyperpod.core.node import Availability, NodeView, Role
+from hyperpod.core.offenders import WINDOW, Offender
 from hyperpod.core.snapshot import Snapshot
+from hyperpod.core.suspicion import suspicion_of
 from hyperpod.errors import NotFound, ProviderUnavailable, UsageError
 from hyperpod.ports.store import Event
 
@@ -40,6 +42,7 @@ class Queries:
             "job": self._job,
             "events": self._events,
             "why": self._why,
+            "offenders": self._offenders,
             **(more or {}),
         }
 
@@ -133,6 +136,8 @@ class Queries:
         row["lost_seconds"] = sum(a["lost_seconds"] or 0.0 for a in row["attempts"])
         row["events"] = [_event(e) for e in self._world.store.events(job_id=record.job_id, limit=500)]
         row["avoids"] = dict(record.avoid)
+        judged = next((a for a in reversed(record.attempts) if a.attribution is not None), None)
+        row["who_was_it"] = judged.attribution.reason if judged is not None and judged.attribution is not None else ""
         return row
 
     def _events(self, args: Mapping[str, Any], uid: int) -> list[dict[str, Any]]:
@@ -148,6 +153,25 @@ class Queries:
         )
         mine = [_event(e) for e in events if e.job_id is None or self._may_see(uid, self._event_owner(e))]
         return mine[:limit] if after else mine[-limit:]
+
+    def _offenders(self, args: Mapping[str, Any], uid: int) -> dict[str, Any]:
+        """Return every machine that had a fault or is suspect, with its chance of that being chance."""
+        snapshot = self._snapshot()
+        machines = {n.instance_id: n.name for n in snapshot.nodes if n.instance_id}
+        return {
+            "at": snapshot.now.isoformat(),
+            "window_days": WINDOW.days,
+            "replaced": self._world.repair_policy.replace_offenders,
+            "machines": [_offender(o, machines) for o in self._world.ledger.account(snapshot.now)],
+            "suspects": sorted(
+                (
+                    {"node": name, "instance_id": machine, "suspicion": round(total, 2), "jobs": len(jobs)}
+                    for machine, name in machines.items()
+                    if (jobs := snapshot.suspicion.get(machine, {})) and (total := sum(jobs.values())) > 0
+                ),
+                key=lambda row: (-float(str(row["suspicion"])), str(row["node"])),
+            ),
+        }
 
     def _seen_events(self, uid: int, **which: Any) -> Sequence[Event]:
         """Return events that a user may see. The journal itself leaves the others out, so that no question costs more
@@ -201,6 +225,13 @@ class Queries:
         word = self._world.memory.nodes.get(node.name)
         if word is not None and word.not_ready_because:
             lines.append(f"not ready: {word.not_ready_because}")
+        offender = snapshot.offenders.get(node.instance_id)
+        if offender is not None:
+            lines.append(f"it fails too often: {offender.sentence}")
+        suspicion = suspicion_of(snapshot.suspicion, node.instance_id)
+        if suspicion >= 0.05:
+            count = len(snapshot.suspicion[node.instance_id])
+            lines.append(f"suspicion {suspicion:.2f} from failures of {count} job{'' if count == 1 else 's'}")
         lines += [f"finding {f.severity.name} {f.check}/{f.code}: {f.message}" for f in node.findings]
         if node.repair is not None and node.repair.last_error:
             lines.append(f"last error: {node.repair.last_error}")
@@ -294,6 +325,21 @@ def _job_row(record: JobRecord, view: JobView | None, snapshot: Snapshot) -> dic
     }
 
 
+def _offender(offender: Offender, machines: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "identity": offender.identity,
+        "instance_id": offender.machine,
+        "node": machines.get(offender.machine, ""),
+        "was_node": offender.node,
+        "faults": offender.faults,
+        "days": round(offender.days, 1),
+        "expected": round(offender.expected, 4),
+        "chance": offender.tail,
+        "is_significant": offender.is_significant,
+        "causes": list(offender.causes),
+    }
+
+
 def _seconds(a: datetime | None, b: datetime | None) -> float | None:
     return None if a is None or b is None else (b - a).total_seconds()
 
@@ -333,6 +379,8 @@ def _why_job(record: JobRecord, view: JobView | None) -> list[str]:
         cause = f"{attempt.cause.value}: {attempt.message}" if attempt.cause else "running"
         start = f", from {attempt.resume_from}" if attempt.resume_from else ""
         lines.append(f"attempt {attempt.number} on {', '.join(attempt.nodes)}{start}: {cause}")
+        if attempt.attribution is not None:
+            lines.append(f"attempt {attempt.number} was ended by: {attempt.attribution.reason}")
     return lines
 
 

@@ -278,7 +278,7 @@ class Server:
         if kind not in (words.TASK_START, words.TASK_EXIT):
             return kind != words.STEP_END
         snapshot = self._world.last_snapshot
-        record = snapshot.records.get(int(message["job_id"])) if snapshot is not None else None
+        record = snapshot.records.get(words.whole_job(message)) if snapshot is not None else None
         return record is not None and record.is_armed and not record.verdict
 
     async def _hand_over(self, report: Report) -> bool:

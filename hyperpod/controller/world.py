@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from hyperpod.controller.ledger import Ledger
 from hyperpod.controller.memory import Inbox, Memory
 from hyperpod.core.node import Role
 from hyperpod.core.policy import RepairPolicy, ResumePolicy
@@ -86,3 +87,7 @@ class World:
     instances_at: datetime | None = None
     are_partitions_saved: bool = False
     notes_shown: dict[tuple[str, str, int | None], datetime] = field(default_factory=dict)
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.store)

@@ -18,7 +18,7 @@ from hyperpod.core.job import (
     TaskExit,
 )
 from hyperpod.core.liveness import DEAD_CAUSE, SHUTDOWN_CAUSE, fatal_findings
-from hyperpod.core.node import Availability, NodeView, RepairStatus
+from hyperpod.core.node import Availability, NodeView, RepairStatus, refuses_launches
 from hyperpod.core.policy import ResumePolicy
 from hyperpod.core.snapshot import JobFacts, Snapshot
 
@@ -28,6 +28,11 @@ _NO_OUTPUT_FILE = 53
 """No signal of Linux's; Slurm says it when a batch script's files cannot be opened."""
 
 _SIGKILL = 9
+
+_REFUSED_SIGNATURE = "batch:1:0"
+
+REFUSAL_PATIENCE = timedelta(milliseconds=500)
+"""Reports of tasks are on their way for so long after the first look at a job's end."""
 
 _SIGTERM = 15
 
@@ -70,7 +75,7 @@ def dead_nodes(attempt: Attempt, nodes: Mapping[str, NodeView]) -> list[tuple[No
     return dead
 
 
-def _is_leaving(node: NodeView) -> bool:
+def is_leaving(node: NodeView) -> bool:
     """Say whether a node is on its way out because it is ill; what people ask for waits for its jobs."""
     repair = node.repair
     if repair is None or repair.status is not RepairStatus.DRAINING:
@@ -91,7 +96,7 @@ def _unhealthy_nodes(
         if node is None:
             continue
         is_explained = any(f.since is None or f.since >= oldest for f in fatal_findings(node))
-        if is_explained or _is_leaving(node):
+        if is_explained or is_leaving(node):
             bad.append(node)
     return bad
 
@@ -146,6 +151,10 @@ def classify(
     if status is JobStatus.FAILED:
         sentence = failure.sentence if failure else _batch_sentence(view)
         return ExitCause.APPLICATION, sentence, signature
+    refusing = [nodes[name] for name in attempt.nodes if name in nodes and refuses_launches(nodes[name])]
+    if refusing and not is_heard_of(attempt, facts):
+        why = "; ".join(f"{n.name} could not launch it: {n.reason}" for n in refusing)
+        return ExitCause.LAUNCH_FAILED, why, ""
     # Whoever requeues a running job has its tasks end by these signals: they say nothing about the program.
     if failure is not None and failure.signal not in (_SIGTERM, _SIGKILL):
         return ExitCause.APPLICATION, failure.sentence, signature
@@ -156,6 +165,40 @@ def is_launch_failed(view: JobView) -> bool:
     """Say whether Slurm holds the job because a node could not launch it; a user's own hold is something else."""
     text = f"{view.pending_reason} {view.pending_message}".lower().replace("_", " ")
     return view.status is JobStatus.PENDING and view.is_held and "launch failed" in text
+
+
+def is_heard_of(attempt: Attempt, facts: JobFacts) -> bool:
+    """Say whether any task of an attempt, its script included, was ever reported as started or ended."""
+    if attempt.first_task_at is not None or attempt.restart_count in facts.first_tasks:
+        return True
+    return any(e.restart_count == attempt.restart_count for e in facts.exits)
+
+
+def may_be_refused(attempt: Attempt, facts: JobFacts) -> bool:
+    """Say whether an attempt looks as if its node had refused to launch it.
+
+    slurmctld then writes a failure with status 1 which no script has returned (24.11, agent.c: "Killing non-startable
+    batch"), and no task of it is ever heard of.
+    """
+    is_alike = attempt.cause is ExitCause.APPLICATION and attempt.signature == _REFUSED_SIGNATURE
+    return is_alike and not is_heard_of(attempt, facts)
+
+
+def _with_refused_launch(record: JobRecord, view: JobView, facts: JobFacts, snapshot: Snapshot) -> JobRecord:
+    """Judge again a failure of which nothing was heard although the agent of its batch host has spoken since."""
+    current = record.current if view.status is JobStatus.FAILED else None
+    if current is None or not may_be_refused(current, facts):
+        return record
+    host = snapshot.by_name.get(view.batch_host or (current.nodes[0] if current.nodes else ""))
+    seen = current.failure_seen_at
+    # A node whose plugin is not proven to be loaded may have nothing to report.
+    if host is None or not host.is_ready or host.heartbeat_at is None or seen is None:
+        return record
+    if host.heartbeat_at < seen + REFUSAL_PATIENCE:
+        return record
+    text = f"{host.name} refused to launch it: Slurm says status 1, and no task of it was started"
+    refused = replace(current, cause=ExitCause.LAUNCH_FAILED, message=text, signature="")
+    return _avoid_bad_nodes(record.with_attempt(refused), refused, snapshot.by_name)
 
 
 def why_bad(node: NodeView) -> str:
@@ -221,7 +264,8 @@ def update_record(
     current = record.current
     if current is not None and current.ended_at is not None and facts.scanned_attempt == current.number:
         record = record.with_attempt(replace(current, last_step=facts.scan_step))
-    return _with_late_reports(_with_steps_reached(record), view, facts)
+    record = _with_late_reports(_with_steps_reached(record), view, facts)
+    return _with_refused_launch(record, view, facts, snapshot)
 
 
 def _with_late_reports(record: JobRecord, view: JobView, facts: JobFacts) -> JobRecord:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from hyperpod.core.finding import Action
+from hyperpod.core.finding import Action, Severity, Whose
 from hyperpod.core.node import (
     Availability,
     NodeView,
@@ -69,6 +69,30 @@ def open_breakers(
         for cause, names in hit.items()
         if _is_countable(cause) and len(names) >= policy.breaker_nodes
     }
+
+
+def widespread_causes(nodes: Sequence[NodeView], workers: int, policy: RepairPolicy) -> Mapping[str, tuple[str, ...]]:
+    """Return what is wrong with so many nodes at once that it is no fault of theirs, each cause with those nodes.
+
+    Pure. What a check itself calls the site's is widespread on ``breaker_nodes`` nodes. What it calls the node's is on
+    more than half of the fleet, never fewer than ``breaker_nodes``: a driver, a setting, the network, or we ourselves.
+    ``nodes`` may leave out those without findings. Nodes in repair do not count: they have been judged one by one, and
+    the breaker counts them.
+    """
+    if policy.breaker_nodes <= 0:
+        return {}
+    sites: dict[str, set[str]] = defaultdict(set)
+    own: dict[str, set[str]] = defaultdict(set)
+    for node in nodes:
+        if node.repair is not None:
+            continue
+        for f in node.findings:
+            if f.severity is Severity.FATAL and f.whose is not Whose.USER:
+                (sites if f.whose is Whose.SITE else own)[f"{f.check}/{f.code}"].add(node.name)
+    least = max(policy.breaker_nodes, 2)
+    found = {cause: names for cause, names in sites.items() if len(names) >= least}
+    found |= {cause: names for cause, names in own.items() if len(names) >= least and len(names) * 2 > workers}
+    return {cause: tuple(sorted(names)) for cause, names in sorted(found.items())}
 
 
 def hit_nodes(

@@ -57,6 +57,8 @@ class Finding:
         is_hard: A fact that needs no second look; soft facts are damped before they get here.
         evidence: The raw text that proves it, at most a few hundred characters.
         job_id: The job concerned, where known.
+        peer: Node that it accuses instead of its own, as counters of unanswered messages do; ``?`` when it does not
+            say which. Such a finding is held against the peer, never against the node that reports it.
     """
 
     check: str
@@ -72,6 +74,7 @@ class Finding:
     is_hard: bool = False
     evidence: str = ""
     job_id: int | None = None
+    peer: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -94,6 +97,7 @@ class Finding:
             "is_hard": self.is_hard,
             "evidence": self.evidence,
             "job_id": self.job_id,
+            "peer": self.peer,
         }
 
     @classmethod
@@ -119,6 +123,7 @@ class Finding:
             is_hard=bool(data.get("is_hard", False)),
             evidence=str(data.get("evidence", ""))[:500],
             job_id=int(job_id) if job_id is not None else None,
+            peer=str(data.get("peer", "")),
         )
 
 

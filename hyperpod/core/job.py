@@ -11,6 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from hyperpod.core.verdict import Verdict
+
 
 class JobStatus(StrEnum):
     """State of a job as the workload manager says it."""
@@ -147,7 +149,7 @@ class Attempt:
     ``resume_step`` is the step of the checkpoint it was given (-1: none), ``last_step`` the newest complete
     checkpoint's step when it ended (None: not known). ``signature`` compares failures with each other.
     ``decided_cause`` and ``message`` say why we requeued it while it ran: what its tasks say when they are ended
-    by that is no news.
+    by that is no news. ``attribution`` says who ended it, with the evidence.
     """
 
     number: int
@@ -166,6 +168,7 @@ class Attempt:
     failure_seen_at: datetime | None = None
     decided_at: datetime | None = None
     decided_cause: ExitCause | None = None
+    attribution: Verdict | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -177,6 +180,8 @@ class Attempt:
                 value = value.value
             elif isinstance(value, tuple):
                 value = list(value)
+            elif isinstance(value, Verdict):
+                value = value.to_dict()
             out[name] = value
         return out
 
@@ -190,6 +195,8 @@ class Attempt:
             values[name] = ExitCause(values[name]) if values.get(name) else None
         values["nodes"] = tuple(values.get("nodes", ()))
         values["instance_ids"] = tuple(values.get("instance_ids", ()))
+        told = values.get("attribution")
+        values["attribution"] = Verdict.from_dict(told) if told else None
         return cls(**values)
 
 

@@ -20,6 +20,10 @@ SHUTDOWN_CAUSE = "node/Shutdown"
 
 RETURNED_CAUSE = "node/Returned"
 
+OFFENDER_CAUSE = "offender/RepeatOffender"
+
+AGREED_CAUSE = "attribution/TwoMethodsAgree"
+
 
 def is_silent(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
     """Say whether the node's agent has missed its heartbeats, or has announced that it is going down.
@@ -60,13 +64,17 @@ def is_fresh(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
 
 
 def fatal_findings(node: NodeView) -> tuple[Finding, ...]:
-    """Return the FATAL findings that are the node's own fault and belong to its present machine."""
+    """Return the FATAL findings that are the node's own fault and belong to its present machine.
+
+    What a node says about a peer is not held against the node itself.
+    """
     return tuple(
         f
         for f in node.findings
         if f.severity is Severity.FATAL
         and f.whose is Whose.NODE
         and f.action is not Action.NONE
+        and not f.peer
         and (not f.instance_id or not node.instance_id or f.instance_id == node.instance_id)
         and (not f.boot_id or not node.boot_id or f.boot_id == node.boot_id)
     )

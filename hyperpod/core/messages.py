@@ -100,6 +100,15 @@ class Heartbeat:
         )
 
 
+def whole_job(data: Mapping[str, Any]) -> int:
+    """Return the job that a report of the plugin counts for: the leader, for a component of a het job.
+
+    Raises:
+        KeyError, ValueError, TypeError: if it names no job.
+    """
+    return int(data.get("het_job_id") or data["job_id"])
+
+
 def parse_task_exit(data: Mapping[str, Any]) -> TaskExit:
     """Read a ``task_exit`` message as the plugin writes it.
 

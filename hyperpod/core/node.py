@@ -185,6 +185,7 @@ class NodeView:
         is_reachable: Second opinion (slurmd's port, ssh, provider): True, False, or None when not asked.
         reachable_at: When that opinion was formed.
         findings: Open findings of this machine and boot.
+        closed: Findings of it that have closed within the last quarter of an hour.
         repair: Repair under way, or None.
     """
 
@@ -213,6 +214,7 @@ class NodeView:
     is_reachable: bool | None = None
     reachable_at: datetime | None = None
     findings: tuple[Finding, ...] = ()
+    closed: tuple[Finding, ...] = ()
     repair: Repair | None = field(default=None)
 
     @property
@@ -231,6 +233,7 @@ _SLURM_REASONS = (
     "prolog error",
     "epilog error",
     "batch job complete failure",
+    "slurmdspooldir is full",
     "low realmemory",
     "low cpus",
     "low socket",
@@ -256,6 +259,16 @@ def owner_of_reason(reason: str, author: str) -> DrainOwner:
     if author in ("", "slurm", "root") and (not text or text.startswith(_SLURM_REASONS)):
         return DrainOwner.SLURM
     return DrainOwner.PERSON
+
+
+# Drains by which Slurm says that a node could not start or take care of a job.
+_REFUSALS = ("batch job complete failure", "slurmdspooldir is full", "launch failure", "prolog error")
+
+
+def refuses_launches(node: NodeView) -> bool:
+    """Say whether Slurm itself has drained a node because it could not launch a job there."""
+    is_slurms = node.is_drained and node.drain_owner is DrainOwner.SLURM
+    return is_slurms and node.reason.strip().lower().startswith(_REFUSALS)
 
 
 def drain_reason(cause: str, message: str, whose: str, instance_id: str, boot_id: str) -> str:

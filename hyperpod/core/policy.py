@@ -32,6 +32,8 @@ class RepairPolicy:
         replace_timeout_s: A new machine that is not ready by then counts as a failed try.
         first_contact_grace_s: After the controller's start, agents get this long to report.
         spare_count: Spares to keep ready, by group.
+        replace_offenders: Replace machines that fail significantly more often than others; False only names them.
+        reboot_window_s: A reboot for the same cause on the same machine within this time was no cure: it is replaced.
     """
 
     enabled: bool = True
@@ -48,6 +50,8 @@ class RepairPolicy:
     replace_timeout_s: float = 900.0
     first_contact_grace_s: float = 10.0
     spare_count: Mapping[str, int] | None = None
+    replace_offenders: bool = False
+    reboot_window_s: float = 86_400.0
 
     @cached_property
     def silence(self) -> timedelta:

@@ -6,16 +6,19 @@ and spares are decided beside it. Everything here only computes; the controller 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hyperpod.core import plan as do
 from hyperpod.core.backoff import delay_after
-from hyperpod.core.budget import Budget, hit_nodes, is_machine_work, open_breakers
+from hyperpod.core.budget import Budget, hit_nodes, is_machine_work, open_breakers, widespread_causes
 from hyperpod.core.finding import Action, Finding, Severity, Whose, strongest_action
 from hyperpod.core.liveness import (
+    AGREED_CAUSE,
     DEAD_CAUSE,
     OFF,
+    OFFENDER_CAUSE,
     RETURNED_CAUSE,
     SHUTDOWN_CAUSE,
     fatal_findings,
@@ -103,12 +106,18 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         names = ", ".join(n.name for n in unconfirmed[:5])
         notes.append(Note("MassSilence", f"most agents are silent at once ({names}, …): our side or the network"))
 
+    widespread = widespread_causes(remarkable, len(workers), policy)
+    for cause, names_hit in widespread.items():
+        text = (
+            f"{cause} on {len(names_hit)} nodes at once ({', '.join(names_hit[:5])}): our side, the site or the network"
+        )
+        notes.append(Note("SiteProblem", f"{text}; nothing is done for it, a person should look"))
     breakers = open_breakers(snapshot.history, policy, snapshot.now, snapshot.breaker_reset_at)
     for cause, names_hit in sorted(breakers.items()):
         notes.append(Note("BreakerOpen", f"{cause} on {', '.join(names_hit)}: a site problem; a person should look"))
 
     for node in remarkable:
-        if node.name in waiting:
+        if node.name in waiting or _is_held_by_the_site(node, widespread, policy, snapshot):
             continue
         planned, more, soon = _one_node(node, snapshot, policy, budget)
         actions += planned
@@ -119,6 +128,16 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
     actions += [a for a in spare_actions if a.node not in parked]
     notes += spare_notes
     return Plan(tuple(actions), tuple(notes), wake)
+
+
+def _is_held_by_the_site(
+    node: NodeView, widespread: Mapping[str, tuple[str, ...]], policy: RepairPolicy, snapshot: Snapshot
+) -> bool:
+    """Say whether all that is wrong with a node is what is wrong with most of the fleet: then it is left alone."""
+    if not widespread or node.repair is not None or is_dead(node, policy, snapshot) or _admins_wish(node) is not None:
+        return False
+    fatal = fatal_findings(node)
+    return bool(fatal) and all(f"{f.check}/{f.code}" in widespread for f in fatal)
 
 
 def _needs_probe(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
@@ -144,7 +163,8 @@ def _remarkable(
             if earliest is None or heard < earliest:
                 earliest = heard
             is_open = node.availability is Availability.UP and not node.is_drained
-            if is_open and node.repair is None and not node.findings:
+            is_noted = node.instance_id in snapshot.offenders or node.instance_id in snapshot.accused
+            if is_open and node.repair is None and not node.findings and not is_noted:
                 continue
         remarkable.append(node)
     remarkable.sort(key=lambda n: n.name)
@@ -233,6 +253,16 @@ def _begin(
         for f in node.findings
         if f.severity is Severity.FATAL and f.whose is not Whose.NODE
     ]
+    offender = snapshot.offenders.get(node.instance_id)
+    if offender is not None and owner is DrainOwner.NOBODY:
+        if policy.replace_offenders:
+            text = f"{node.name} fails too often: {offender.sentence}"
+            return _begin_soft(node, OFFENDER_CAUSE, text, Action.REPLACE, snapshot, budget)
+        notes.append(Note("RepeatOffender", f"{node.name} fails too often: {offender.sentence}", node.name))
+    accused = snapshot.accused.get(node.instance_id)
+    if accused is not None and owner is DrainOwner.NOBODY:
+        action = Action.REPLACE if was_rebooted_for(node, AGREED_CAUSE, snapshot, policy) else Action.REBOOT
+        return _begin_soft(node, AGREED_CAUSE, f"a job ended here: {accused}", action, snapshot, budget)
     is_working = node.is_ready and is_fresh(node, policy, snapshot)
     is_void = owner is DrainOwner.OURS and reason_machine(node.reason) not in ("", node.instance_id)
     is_back = owner is DrainOwner.SLURM and node.availability is Availability.DOWN and is_working
@@ -248,6 +278,20 @@ def _begin(
         text = f"drained by Slurm itself ({node.reason or 'no reason given'}): hyperpod undrain brings it back"
         notes.append(Note("SlurmsDrain", text, node.name))
     return [], notes, IDLE_WAKE
+
+
+def _begin_soft(
+    node: NodeView, cause: str, message: str, action: Action, snapshot: Snapshot, budget: Budget
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    """Take a node out of work that works now: its jobs may end, then its machine is seen to."""
+    if budget.is_broken_by(cause):
+        return [], [_refused(node, f"{message}, but the breaker is open for {cause}")], IDLE_WAKE
+    if not budget.allows_unhealthy(node):
+        return [], [_refused(node, f"{message}, but too many nodes are out of service already")], IDLE_WAKE
+    repair = _new_repair(node, RepairStatus.DRAINING, cause, message, action, snapshot.now)
+    budget.begin(node, cause)
+    reason = drain_reason(cause, message, Whose.NODE.value, repair.instance_id, repair.boot_id)
+    return [_save(repair, message), do.DrainNode(reason, node.name)], [], timedelta(milliseconds=100)
 
 
 def _begin_goodbye(node: NodeView, snapshot: Snapshot, budget: Budget) -> tuple[list[do.Action], list[Note], timedelta]:
@@ -330,7 +374,7 @@ def _begin_fatal(
     policy: RepairPolicy,
     budget: Budget,
 ) -> tuple[list[do.Action], list[Note], timedelta]:
-    worst, action = _worst_of(fatal, policy)
+    worst, action = _worst_of(node, fatal, snapshot, policy)
     cause = f"{worst.check}/{worst.code}"
     if node.drain_owner is DrainOwner.PERSON:
         return (
@@ -351,13 +395,32 @@ def _begin_fatal(
     return actions, [], timedelta(milliseconds=100)
 
 
-def _worst_of(fatal: tuple[Finding, ...], policy: RepairPolicy) -> tuple[Finding, Action]:
-    """Return the finding that decides, and what to do about it: a reboot first where the policy wants one."""
+def _worst_of(
+    node: NodeView, fatal: tuple[Finding, ...], snapshot: Snapshot, policy: RepairPolicy
+) -> tuple[Finding, Action]:
+    """Return the finding that decides, and what to do about it: the ladder of none, drain, reboot, replace.
+
+    A reboot comes first where the policy wants one, and a replacement where the same cause has come back on the same
+    machine after a reboot.
+    """
     action = strongest_action(fatal)
     worst = max(fatal, key=lambda f: (f.action is action, f.is_hard, f.key))
     if action is Action.REPLACE and policy.reboot_first and not worst.is_hard:
         action = Action.REBOOT
+    if action is Action.REBOOT and was_rebooted_for(node, f"{worst.check}/{worst.code}", snapshot, policy):
+        action = Action.REPLACE
     return worst, action
+
+
+def was_rebooted_for(node: NodeView, cause: str, snapshot: Snapshot, policy: RepairPolicy) -> bool:
+    """Say whether this machine was rebooted for this cause within the window, by a repair before the present one."""
+    machine = node.instance_id or node.agent_instance_id
+    since = snapshot.now - timedelta(seconds=policy.reboot_window_s)
+    before = node.repair.since if node.repair is not None else snapshot.now
+    return any(
+        p.is_reboot and p.cause == cause and p.instance_id == machine and since <= p.at < before
+        for p in snapshot.history
+    )
 
 
 def _draining(
@@ -368,8 +431,10 @@ def _draining(
         moved = repair.moved(RepairStatus.FENCING, now, action=_machine_action(repair))
         return [_save(moved, f"{node.name} died while draining"), *_fence_and_down(node, moved)], [], timedelta(0)
     is_admins = repair.cause.startswith("admin/")
+    # What these rest on is the past, which no check can find to be over.
+    is_judged = repair.cause in (OFFENDER_CAUSE, AGREED_CAUSE) and node.instance_id == repair.instance_id
     fatal = fatal_findings(node)
-    if not is_admins and not fatal and node.is_ready and is_fresh(node, policy, snapshot):
+    if not is_admins and not is_judged and not fatal and node.is_ready and is_fresh(node, policy, snapshot):
         actions: list[do.Action] = []
         if node.drain_owner is DrainOwner.OURS:
             actions.append(do.UndrainNode(f"{repair.cause} is over", node.name))
@@ -382,9 +447,9 @@ def _draining(
     if node.jobs or node.is_completing or not node.is_drained:
         note = Note("Draining", f"{node.name} waits for {jobs_on(node)} to leave: {repair.message}", node.name)
         return actions, [note], timedelta(milliseconds=500)
-    if fatal and not is_admins:
+    if fatal and not is_admins and repair.cause != OFFENDER_CAUSE:
         # What the machine suffers from now decides, not what began the drain.
-        repair = replace(repair, action=_worst_of(fatal, policy)[1])
+        repair = replace(repair, action=_worst_of(node, fatal, snapshot, policy)[1])
     is_going_down = repair.cause == SHUTDOWN_CAUSE and node.said_goodbye
     if is_going_down and now - repair.changed_at <= timedelta(seconds=policy.replace_timeout_s):
         return actions, [Note("GoingDown", repair.message, node.name)], timedelta(seconds=1)
@@ -565,7 +630,7 @@ def _checking(
     if node.instance_status is InstanceStatus.FAILED or (fatal and repair.action is Action.REPLACE):
         return _next_try(node, repair, snapshot, policy, fatal[0].message if fatal else "the machine's birth failed")
     if fatal:
-        worst, action = _worst_of(fatal, policy)
+        worst, action = _worst_of(node, fatal, snapshot, policy)
         cause = f"{worst.check}/{worst.code}"
         moved = repair.moved(RepairStatus.DRAINING, now, cause=cause, action=action, message=worst.message)
         return [_save(moved, worst.message)], [], timedelta(0)

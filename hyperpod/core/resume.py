@@ -18,9 +18,12 @@ from hyperpod.core.attempts import (
     failure_signature,
     first_failure,
     is_launch_failed,
+    may_be_refused,
     update_record,
     why_bad,
 )
+from hyperpod.core.attribution import AFTER
+from hyperpod.core.eviction import soft_eviction, spare_for
 from hyperpod.core.job import (
     BATCH_STEP,
     INTERACTIVE_STEP,
@@ -31,17 +34,25 @@ from hyperpod.core.job import (
     JobView,
     TaskExit,
 )
+from hyperpod.core.judging import judged
 from hyperpod.core.liveness import SHUTDOWN_CAUSE, fatal_findings
 from hyperpod.core.node import Availability, NodeView, RepairStatus
 from hyperpod.core.plan import Note, Plan
 from hyperpod.core.policy import ResumePolicy
 from hyperpod.core.repair import IDLE_WAKE
 from hyperpod.core.snapshot import JobFacts, Snapshot
+from hyperpod.core.verdict import Kind
 
 SOON = timedelta(milliseconds=200)
 """Sleep while a job is between two states that Slurm passes through quickly."""
 
 REPORT_PATIENCE = timedelta(seconds=1)
+
+LAUNCH_PATIENCE = timedelta(seconds=3)
+"""Where nothing was heard of an attempt at all: two heartbeats of its batch host decide whether it was launched."""
+
+CONVICTED_LIMIT = 2
+"""Failures without a new checkpoint that end a job whose program is convicted, whatever the policy's own limit is."""
 
 NO_FACTS = JobFacts()
 
@@ -84,7 +95,7 @@ def decide_resume(
             return ResumeDecision(record)
         return _stop(record, "JobGone", "Slurm does not know the job any more")
     before = record
-    record = update_record(record, view, facts, snapshot, policy)
+    record = judged(update_record(record, view, facts, snapshot, policy), facts, snapshot)
     if "slurm" in snapshot.missing:
         note = Note("IncompleteObservation", "no answer from slurm: the job is left alone", job_id=record.job_id)
         return ResumeDecision(before, notes=(note,))
@@ -247,6 +258,8 @@ def _trailing_failures(record: JobRecord) -> int:
     for attempt in reversed(record.attempts):
         if attempt.cause is None or not attempt.cause.is_applications:
             break
+        if attempt.attribution is not None and attempt.attribution.kind is Kind.NODE:
+            break
         if signature and attempt.signature != signature:
             break
         # What could not be looked at does not count against the job; the number of attempts still bounds it.
@@ -286,12 +299,17 @@ def _over(
             return ResumeDecision(record, (scan,), wake_after=SOON)
         if cause is ExitCause.APPLICATION and current.signature.startswith("batch:"):
             # Which task fell first may still be on its way, and tells better than the script's own status.
-            left = (current.failure_seen_at or snapshot.now) + REPORT_PATIENCE - snapshot.now
+            patience = LAUNCH_PATIENCE if may_be_refused(current, facts) else REPORT_PATIENCE
+            left = (current.failure_seen_at or snapshot.now) + patience - snapshot.now
             if left > timedelta(0):
-                return ResumeDecision(record, wake_after=left)
+                return ResumeDecision(record, wake_after=min(left, REPORT_PATIENCE))
         failures = _trailing_failures(record)
-        if failures >= policy.same_failure_limit:
+        verdict = current.attribution
+        is_convicted = verdict is not None and verdict.is_elsewhere
+        if failures >= (min(CONVICTED_LIMIT, policy.same_failure_limit) if is_convicted else policy.same_failure_limit):
             told = f"the same failure {failures} times with no new checkpoint between: {message}"
+            if verdict is not None and verdict.kind is Kind.APPLICATION:
+                told = f"{told} ({verdict.reason})"
             return _stop(record, "ApplicationFault", told)
     return _requeue(record, view, message, snapshot)
 
@@ -313,7 +331,9 @@ def _pending(record: JobRecord, view: JobView, snapshot: Snapshot) -> ResumeDeci
     if current.cause in (ExitCause.OTHER, ExitCause.PREEMPTED, None):
         return ResumeDecision(record)
     leftovers = _leftovers(record, current, view, snapshot)
-    excluded = excluded_nodes(record, view, snapshot)
+    hard = excluded_nodes(record, view, snapshot)
+    soft = soft_eviction(record, view, snapshot, hard)
+    excluded = tuple(sorted({*hard, *soft.nodes}))
     is_delayed = view.begin_at is not None and snapshot.now < view.begin_at <= current.ended_at + LONGEST_REQUEUE_DELAY
     too_early = current.ended_at.replace(microsecond=0) + timedelta(seconds=1) - snapshot.now
     expedite = do.ExpediteJob(
@@ -326,11 +346,15 @@ def _pending(record: JobRecord, view: JobView, snapshot: Snapshot) -> ResumeDeci
         set_excluded=tuple(sorted(view.excluded)) != excluded,
         top_priority=view.priority < TOP_PRIORITY,
     )
+    spare = spare_for(soft.wanted, view, snapshot) if snapshot.is_complete else None
+    if spare is not None:
+        why = f"job {record.job_id} should not get {soft.wanted[0]} again, and there is no other node for it"
+        leftovers = (*leftovers, do.UseSpare(why, spare.name, spare.partition))
     if expedite.start_now or expedite.set_excluded or expedite.top_priority:
         return ResumeDecision(record, (*leftovers, expedite), wake_after=SOON)
     if is_delayed:
         return ResumeDecision(record, leftovers, wake_after=min(SOON, too_early))
-    if view.is_completing:
+    if view.is_completing or spare is not None:
         return ResumeDecision(record, leftovers, wake_after=SOON)
     if view.pending_reason in ("Resources", "Priority", "None", ""):
         return ResumeDecision(record, wake_after=timedelta(milliseconds=500))
@@ -338,7 +362,7 @@ def _pending(record: JobRecord, view: JobView, snapshot: Snapshot) -> ResumeDeci
     return ResumeDecision(record, notes=(Note("CannotStart", text, job_id=record.job_id),))
 
 
-def _leftovers(record: JobRecord, attempt: Attempt, view: JobView, snapshot: Snapshot) -> tuple[do.EndLeftovers, ...]:
+def _leftovers(record: JobRecord, attempt: Attempt, view: JobView, snapshot: Snapshot) -> tuple[do.Action, ...]:
     """After a grace, end what holds a requeued job in COMPLETING; where a node died nothing there ends by itself."""
     if not view.is_completing or attempt.ended_at is None:
         return ()
@@ -375,7 +399,12 @@ def decide_jobs(snapshot: Snapshot, policy: ResumePolicy) -> Plan:
     wake = IDLE_WAKE
     for job_id in sorted(snapshot.records):
         record = snapshot.records[job_id]
-        if not record.is_armed or record.verdict:
+        if not record.is_armed:
+            continue
+        if record.verdict:
+            late = _late(record, snapshot)
+            if late is not record:
+                actions.append(do.SaveJob("its last attempt is judged anew", job_id, late))
             continue
         facts = snapshot.facts.get(job_id, NO_FACTS)
         decision = decide_resume(record, views.get(job_id), facts, snapshot, policy)
@@ -386,6 +415,16 @@ def decide_jobs(snapshot: Snapshot, policy: ResumePolicy) -> Plan:
         notes += decision.notes
         wake = min(wake, decision.wake_after)
     return Plan(tuple(actions), tuple(notes), wake)
+
+
+def _late(record: JobRecord, snapshot: Snapshot) -> JobRecord:
+    """A finding that comes within minutes of a job's end revises who ended it; whether it is over stays as it is."""
+    current = record.current
+    if current is None or current.ended_at is None or snapshot.now > current.ended_at + AFTER:
+        return record
+    if "slurm" in snapshot.missing or snapshot.troubled.isdisjoint(current.nodes):
+        return record
+    return judged(record, NO_FACTS, snapshot)
 
 
 def is_armed_by(environment: Mapping[str, str], policy: ResumePolicy) -> tuple[str, int | None]:

@@ -284,6 +284,16 @@ class RepairPolicy(_Block):
     breaker_window: Annotated[Duration, _within(10)] = Field(
         timedelta(hours=1), description="Window of BreakerNodes. Default 1h."
     )
+    reboot_window: Annotated[Duration, _within(60)] = Field(
+        timedelta(hours=24),
+        description="A machine that was rebooted for a cause and shows it again within this time is replaced. "
+        "Default 24h: a reboot that held for a day was a cure.",
+    )
+    replace_offenders: Switch = Field(
+        False,
+        description="Whether machines that fail significantly more often than the fleet are replaced when their jobs "
+        "have left. Default off: 'hyperpod health offenders' names them, a person decides.",
+    )
     replace_attempts: Whole = Field(
         3, ge=1, le=100, description="Replacements tried for one node before it is held for a person. Default 3."
     )

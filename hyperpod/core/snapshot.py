@@ -9,15 +9,21 @@ from functools import cached_property
 
 from hyperpod.core.job import JobRecord, JobView, TaskExit
 from hyperpod.core.node import Availability, NodeView, Role
+from hyperpod.core.offenders import Offender
 
 
 @dataclass(frozen=True)
 class PastRepair:
-    """A repair that was begun: which node, for what cause, when. The breaker counts these."""
+    """A repair that was begun: which node, for what cause, when. The breaker counts these.
+
+    ``is_reboot`` marks the moment in which its machine, ``instance_id``, was rebooted for it.
+    """
 
     node: str
     cause: str
     at: datetime
+    instance_id: str = ""
+    is_reboot: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,9 @@ class Snapshot:
     """The world at ``now`` (aware UTC).
 
     ``missing`` names the sources that did not answer (``slurm``, ``provider``); while one is missing, no
-    destructive action may be planned. ``started_at`` is when this controller began to listen.
+    destructive action may be planned. ``started_at`` is when this controller began to listen. ``suspicion`` is what
+    failures have left on machines, by instance id and then by job; ``offenders`` are machines that fail too often, and
+    ``accused`` those that two methods have just blamed for a job's end, each with the sentence, by instance id.
     """
 
     now: datetime
@@ -54,6 +62,9 @@ class Snapshot:
     records: Mapping[int, JobRecord] = field(default_factory=dict)
     facts: Mapping[int, JobFacts] = field(default_factory=dict)
     history: tuple[PastRepair, ...] = ()
+    suspicion: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    offenders: Mapping[str, Offender] = field(default_factory=dict)
+    accused: Mapping[str, str] = field(default_factory=dict)
     breaker_reset_at: datetime | None = None
     missing: tuple[str, ...] = ()
 
@@ -73,6 +84,17 @@ class Snapshot:
     def workers(self) -> tuple[NodeView, ...]:
         """The nodes that run jobs."""
         return tuple(n for n in self.nodes if n.role is Role.WORKER)
+
+    @cached_property
+    def causes(self) -> Mapping[str, tuple[tuple[str, datetime | None], ...]]:
+        """Causes that are seen now, as ``check/code``, each with the nodes that have it and since when."""
+        found: dict[str, list[tuple[str, datetime | None]]] = {}
+        for node in self.nodes:
+            for finding in node.findings:
+                found.setdefault(f"{finding.check}/{finding.code}", []).append((node.name, finding.since))
+            if node.repair is not None and "/" in node.repair.cause:
+                found.setdefault(node.repair.cause, []).append((node.name, node.repair.since))
+        return {cause: tuple(where) for cause, where in found.items()}
 
     @cached_property
     def by_name(self) -> Mapping[str, NodeView]:

@@ -13,6 +13,7 @@ from hyperpod.core.node import (
 from hyperpod.core.plan import Note
 from hyperpod.core.policy import RepairPolicy
 from hyperpod.core.snapshot import Snapshot
+from hyperpod.core.suspicion import suspicion_of
 
 
 def _is_usable(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
@@ -35,6 +36,10 @@ def _is_out(node: NodeView) -> bool:
 
 def _group(snapshot: Snapshot, group: str) -> list[NodeView]:
     return sorted((n for n in snapshot.nodes if n.role is Role.WORKER and n.group == group), key=lambda n: n.name)
+
+
+def _suspicion(node: NodeView, snapshot: Snapshot) -> float:
+    return round(suspicion_of(snapshot.suspicion, node.instance_id), 2)
 
 
 def should_park(node: NodeView, snapshot: Snapshot, policy: RepairPolicy) -> bool:
@@ -71,6 +76,7 @@ def decide_spares(snapshot: Snapshot, policy: RepairPolicy) -> tuple[list[do.Nod
         waiting = []
         if lacking > 0:
             waiting = [n for n in members if not n.in_partition and _is_usable(n, policy, snapshot)]
+            waiting.sort(key=lambda n: _suspicion(n, snapshot))
         for node in waiting[: max(lacking, 0)]:
             actions.append(do.UseSpare(f"{group} has {len(left)} of {wanted} nodes in use", node.name, node.partition))
         if lacking > len(waiting):
@@ -80,7 +86,9 @@ def decide_spares(snapshot: Snapshot, policy: RepairPolicy) -> tuple[list[do.Nod
         if len(inside) > wanted:
             in_use = [n for n in inside if _is_usable(n, policy, snapshot)]
         if len(in_use) > wanted:
-            idle = [n for n in in_use if not n.jobs and not n.is_completing]
-            for node in idle[-1:]:
+            # The most suspect one waits as the spare; when that one is about to be free it is worth waiting for.
+            free = [n for n in in_use if not n.jobs]
+            free.sort(key=lambda n: _suspicion(n, snapshot))
+            for node in [n for n in free[-1:] if not n.is_completing]:
                 actions.append(do.ParkSpare(f"{group} has more nodes in use than asked", node.name, node.partition))
     return actions, notes

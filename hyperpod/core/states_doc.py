@@ -17,7 +17,8 @@ _MEANINGS = {
 }
 
 _CAUSES = {
-    (RepairStatus.HEALTHY, RepairStatus.DRAINING): "fatal finding, administrator's wish, orderly shutdown",
+    (RepairStatus.HEALTHY, RepairStatus.DRAINING): "fatal finding, blamed for a job's end by two methods, "
+    "repeat offender, administrator's wish, orderly shutdown",
     (RepairStatus.HEALTHY, RepairStatus.FENCING): "silent, and a second opinion agrees",
     (RepairStatus.HEALTHY, RepairStatus.CHECKING): "back after it was down, or another machine in the slot",
     (RepairStatus.DRAINING, RepairStatus.FENCING): "died while draining",

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from hyperpod.core.job import JobRecord
 from hyperpod.core.node import Repair
+from hyperpod.core.offenders import Exposure, Fault
+from hyperpod.core.suspicion import Mark
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,34 @@ class Store(Protocol):
 
     def event_counts(self) -> Mapping[str, int]:
         """Return how many events of each kind there have been, pruned ones included."""
+        ...
+
+    def put_fault(self, fault: Fault) -> None:
+        """Keep a fault of a machine; the same one twice is kept once."""
+        ...
+
+    def faults(self) -> Sequence[Fault]:
+        """Return all faults kept, oldest first."""
+        ...
+
+    def put_marks(self, job_id: int, attempt: int, marks: Sequence[Mark]) -> None:
+        """Keep what an attempt has left on machines, in the place of what was kept of it before."""
+        ...
+
+    def marks(self) -> Sequence[Mark]:
+        """Return all marks kept, oldest first."""
+        ...
+
+    def put_exposures(self, exposures: Sequence[Exposure]) -> None:
+        """Keep from when to when machines have been seen, by machine."""
+        ...
+
+    def exposures(self) -> Sequence[Exposure]:
+        """Return how long each machine has been seen, by its id."""
+        ...
+
+    def forget_machines(self, before: datetime) -> None:
+        """Drop faults, marks and exposures that ended before a moment."""
         ...
 
     def set_value(self, key: str, value: str) -> None:

@@ -16,6 +16,8 @@ from hyperpod.adapters.store import STORE_RESET, SqliteStore, open_store
 from hyperpod.core.finding import Action
 from hyperpod.core.job import Attempt, ExitCause, JobRecord
 from hyperpod.core.node import Repair, RepairStatus
+from hyperpod.core.offenders import Exposure, Fault
+from hyperpod.core.suspicion import Mark
 from hyperpod.errors import StoreError
 from hyperpod.ports.store import Store
 from tests.fakes.store import MemoryStore
@@ -331,3 +333,46 @@ def test_a_damaged_row_is_left_out_and_the_others_stay(tmp_path: Path, body: str
 
 def test_a_number_beyond_what_can_be_stored_is_a_job_that_is_not_known(tmp_path: Path) -> None:
     assert open_store(tmp_path / "journal.db", NOW).job(10**30) is None
+
+
+# --- machines ---------------------------------------------------------------------------------------------------
+
+
+def test_faults_marks_and_exposures_outlive_a_restart_and_are_kept_once(reopened: Callable[[], Store]) -> None:
+    store = reopened()
+    fault = Fault("GPU-1", "i-1", "worker-1", "xid/79", NOW)
+    marks = [Mark("i-1", "worker-1", 7, 1, 0.3, NOW), Mark("i-2", "worker-2", 7, 1, 0.1, NOW)]
+    for _ in range(2):
+        store.put_fault(fault)
+        store.put_marks(7, 1, marks)
+        store.put_exposures([Exposure("i-1", "worker-1", NOW, later(60))])
+    store.put_marks(7, 2, [replace(marks[0], attempt=2)])
+    store.put_marks(7, 1, marks[1:])
+    store = reopened()
+    assert list(store.faults()) == [fault]
+    assert [(m.machine, m.weight) for m in store.marks()] == [("i-2", 0.1), ("i-1", 0.3)]
+    assert list(store.exposures()) == [Exposure("i-1", "worker-1", NOW, later(60))]
+
+
+def test_what_ended_before_a_moment_is_forgotten_of_machines(reopened: Callable[[], Store]) -> None:
+    store = reopened()
+    for seconds in (0, 100):
+        name = f"i-{seconds}"
+        store.put_fault(Fault(name, name, "worker-1", "xid/79", later(seconds)))
+        store.put_marks(seconds, 1, [Mark(name, "worker-1", seconds, 1, 0.3, later(seconds))])
+        store.put_exposures([Exposure(name, "worker-1", NOW, later(seconds))])
+    store.forget_machines(later(50))
+    assert [f.machine for f in store.faults()] == ["i-100"]
+    assert [m.machine for m in store.marks()] == ["i-100"]
+    assert [e.machine for e in store.exposures()] == ["i-100"]
+
+
+def test_a_journal_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    with sqlite3.connect(path) as db:
+        for statement in module._MIGRATIONS[0]:
+            db.execute(statement)
+        db.execute("PRAGMA user_version=1")
+    store = open_store(path, NOW)
+    store.put_fault(Fault("i-1", "i-1", "worker-1", "xid/79", NOW))
+    assert len(store.faults()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,46 @@ def test_job_show_tells_attempts_evidence_and_what_was_lost(demo: Fakes) -> None
     assert "decided 0.5 s later, training again 7.0 s after it was seen" in result.out
     assert "went on from /fsx/ckpt/step_400" in result.out
     assert "avoids       worker-2 (i-0000000000000000b)" in result.out
+
+
+def test_job_show_says_who_ended_an_attempt_and_on_what_evidence(demo: Fakes) -> None:
+    pieces = [
+        {"when": "2026-01-02T03:09:59+00:00", "node": "worker-2", "what": f"sign {n}", "weight": 0.3, "method": "exits",
+         "points_to": "node" if n else "application", "key": f"k{n}"}
+        for n in range(7)
+    ]  # fmt: skip
+    told = {"kind": "unknown", "reason": "unknown, because [sign] 1", "nodes": [], "score": 0.3, "may_drain": False,
+            "suspects": {"worker-2": 0.3}, "evidence": pieces}  # fmt: skip
+    first = {**job_history()["attempts"][0], "attribution": told}
+    history = {**job_history(), "attempts": [first], "who_was_it": told["reason"]}
+    demo.controller.answers["job"] = history
+    shown = demo.run("job", "show", "42").out
+    assert "who was it   unknown, because [sign] 1" in shown
+    assert "who: unknown, because [sign] 1" in shown
+    assert "0.30 application  " in shown
+    assert "0.30 worker-2  " in shown
+    assert "sign 4" in shown
+    assert "and 2 more" in shown
+    assert "sign 5" not in shown
+
+
+def test_offenders_are_listed_with_their_figures_and_what_is_done_about_them(demo: Fakes) -> None:
+    row = {"identity": "i-0000000000000000b", "instance_id": "i-0000000000000000b", "node": "worker-2", "faults": 4,
+           "was_node": "worker-2", "days": 28.0, "expected": 0.18, "chance": 3.95e-5, "is_significant": True,
+           "causes": ["gpu/Lost"]}  # fmt: skip
+    gone = {**row, "node": "", "identity": "i-0000000000000000c", "is_significant": False, "faults": 1}
+    suspect = {"node": "worker-3", "instance_id": "i-0000000000000000d", "suspicion": 0.75, "jobs": 2}
+    answer = {"at": "2026-01-02T03:10:00+00:00", "window_days": 28, "replaced": False, "machines": [row, gone],
+              "suspects": [suspect]}  # fmt: skip
+    demo.controller.answers["offenders"] = answer
+    shown = demo.run("health", "offenders").out
+    assert "4e-05" in shown
+    assert "worker-2 (gone)" in shown
+    assert "0.75" in shown
+    assert "only named (Repair.ReplaceOffenders: off)" in shown
+    assert json.loads(demo.run("health", "offenders", "--output", "json").out) == answer
+    demo.controller.answers["offenders"] = {**answer, "machines": [], "suspects": []}
+    assert "no faults of nodes in 28 days" in demo.run("health", "offenders").out
 
 
 def test_job_show_of_a_first_attempt_begins_at_the_beginning(demo: Fakes) -> None:

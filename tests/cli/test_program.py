@@ -25,6 +25,8 @@ def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
     if not hasattr(command, "commands"):
         yield path, command
         return
+    if command.invoke_without_command and path:
+        yield path, command
     for name, child in command.commands.items():
         yield from _commands(child, (*path, name))
 
@@ -37,8 +39,8 @@ def test_all_commands_are_there() -> None:
     assert names >= {
         "create-cluster", "list-clusters", "describe-cluster", "list-nodes", "update-cluster", "replace-node",
         "reboot-node", "drain", "undrain", "ssh", "delete-cluster", "validate", "config show", "health", "jobs",
-        "job show", "events", "status", "why", "breaker reset", "inject", "provider-serve", "version", "doctor",
-        "run", "submit", "logs",
+        "run", "submit", "logs", "rehearse", "health deep", "health offenders", "job show", "events", "status", "why", "breaker reset", "inject", "provider-serve",
+        "version", "doctor",
     }  # fmt: skip
 
 

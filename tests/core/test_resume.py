@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from hyperpod.core import plan as do
-from hyperpod.core.finding import Action
+from hyperpod.core.finding import Action, Finding, Severity, Whose
 from hyperpod.core.job import EXTERN_STEP, INTERACTIVE_STEP, Attempt, ExitCause, JobRecord, JobStatus, JobView
 from hyperpod.core.liveness import DEAD_CAUSE, SHUTDOWN_CAUSE
 from hyperpod.core.node import Availability, NodeView, RepairStatus
 from hyperpod.core.policy import ResumePolicy
 from hyperpod.core.resume import ResumeDecision, decide_jobs, decide_resume, is_armed_by
 from hyperpod.core.snapshot import JobFacts, Snapshot
+from hyperpod.core.verdict import Kind
 from tests.core.worlds import (
     RESUME,
     ago,
@@ -311,6 +312,42 @@ def test_a_job_is_not_started_again_when_it_ended_as(view: JobView, verdict: str
     assert (decision.record.verdict, decision.actions) == (verdict, ())
 
 
+@pytest.mark.parametrize(
+    ("view", "cause", "who"),
+    [
+        (job(status=J.CANCELLED), ExitCause.USER_CANCELLED, None),
+        (job(status=J.TIMEOUT), ExitCause.TIME_LIMIT, None),
+        (job(status=J.DEADLINE), ExitCause.TIME_LIMIT, None),
+        (job(status=J.PREEMPTED), ExitCause.PREEMPTED, None),
+        (job(status=J.PENDING, restart_count=1), ExitCause.OTHER, None),
+        (job(status=J.NODE_FAIL), ExitCause.NODE_DEAD, Kind.UNKNOWN),
+        (job(status=J.OUT_OF_MEMORY, exit_signal=9), ExitCause.OUT_OF_MEMORY, Kind.APPLICATION),
+        (job(status=J.FAILED, exit_signal=15), ExitCause.APPLICATION, Kind.UNKNOWN),
+    ],
+    ids=["scancel", "time limit", "deadline", "preempted", "requeued", "a node failed", "memory", "a stray signal"],
+)
+def test_tasks_that_end_by_sigterm_say_nothing_slurms_word_does(
+    view: JobView, cause: ExitCause, who: Kind | None
+) -> None:
+    killed = exits(exit_of(code=None, signal=15), exit_of(1, code=None, signal=15, node="worker-2"))
+    first = ended(decide(record(attempt()), view, killed))
+    assert first.cause is cause
+    assert (first.attribution.kind if first.attribution else None) is who
+
+
+def test_memory_of_the_machine_is_told_from_the_jobs_own_limit() -> None:
+    over = job(status=J.OUT_OF_MEMORY, exit_signal=9)
+    killed = exits(exit_of(code=None, signal=9))
+    kernel = {"check": "kernel_log", "severity": Severity.WARN, "message": "killed", "since": ago(1)}
+    limit = Finding(code="OutOfMemoryJob", whose=Whose.USER, job_id=7, **kernel)
+    machines = Finding(code="OutOfMemoryNode", **kernel)
+    for told, who in ((limit, Kind.APPLICATION), (machines, Kind.UNKNOWN)):
+        first = ended(decide(record(attempt()), over, killed, node(1, findings=(told,))))
+        assert first.attribution is not None
+        assert first.attribution.kind is who
+        assert told.code in first.attribution.reason
+
+
 def test_a_cancelled_job_is_cancelled_whatever_else_was_wrong() -> None:
     gone = in_repair(1, RepairStatus.FENCING, DOWN, cause=DEAD_CAUSE)
     told = exits(exit_of(code=None, signal=11))
@@ -431,6 +468,44 @@ def test_progress_is_measured_from_the_checkpoint_that_the_attempt_was_given() -
     kept = record(failed(1, last_step=900), second)
     decision = decide(kept, job(status=J.FAILED, restart_count=1), JobFacts(scanned_attempt=2, scan_step=600))
     assert kinds(decision) == ["RequeueJob"]
+
+
+def test_a_refused_launch_is_told_from_a_script_that_failed() -> None:
+    """Only when nothing was heard of the attempt although its batch host has spoken since."""
+    mute = attempt(first_task_at=None, failure_seen_at=ago(0.2))
+    view = job(status=J.FAILED, exit_code=1, batch_host="worker-1")
+    waits = decide(record(mute), view, JobFacts(scanned_attempt=1, scan_step=-1))
+    assert waits.actions == ()
+    spoken = decide(
+        record(replace(mute, failure_seen_at=ago(2))), view, JobFacts(scanned_attempt=1), node(1, heartbeat_at=ago(0.1))
+    )
+    assert (kinds(spoken), ended(spoken).cause) == (["RequeueJob"], ExitCause.LAUNCH_FAILED)
+    assert "worker-1 refused to launch it" in ended(spoken).message
+    told = decide(
+        record(replace(mute, failure_seen_at=ago(2))), view, exits(batch_exit(), scanned_attempt=1, scan_step=-1)
+    )
+    assert ended(told).cause is ExitCause.APPLICATION
+
+
+@pytest.mark.parametrize(
+    "host",
+    [node(1, heartbeat_at=ago(3.2)), node(1, is_ready=False)],
+    ids=["silent since", "its plugin is not proven"],
+)
+def test_without_word_from_the_batch_host_a_failed_script_is_the_programs(host: NodeView) -> None:
+    mute = attempt(first_task_at=None, failure_seen_at=ago(3.5))
+    view = job(status=J.FAILED, exit_code=1, batch_host="worker-1")
+    decision = decide(record(mute), view, JobFacts(scanned_attempt=1, scan_step=-1), host)
+    assert ended(decision).cause is ExitCause.APPLICATION
+
+
+@pytest.mark.parametrize("reason", ["batch job complete failure", "SlurmdSpoolDir is full", "Prolog error"])
+def test_a_node_that_slurm_drained_because_it_could_not_launch_is_to_blame(reason: str) -> None:
+    refusing = node(1, is_drained=True, reason=reason, reason_by="slurm")
+    mute = record(attempt(first_task_at=None))
+    decision = decide(mute, job(status=J.PENDING, restart_count=1), NO_FACTS, refusing)
+    assert ended(decision).cause is ExitCause.LAUNCH_FAILED
+    assert decision.record.avoid == {machine(1): "worker-1"}
 
 
 # --- all jobs ---------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def test_a_job_is_not_started_in_the_second_in_which_its_last_attempt_ended() ->
     # The same node would refuse it: slurmd takes the new credential for one that was revoked in that second.
     second = NOW.replace(microsecond=0)
     over = failed(1, cause=ExitCause.APPLICATION, ended_at=second + timedelta(milliseconds=200))
-    view = pending(begin_at=ago(-110), pending_reason="BeginTime")
+    view = pending(begin_at=ago(-110), pending_reason="BeginTime", excluded=("worker-1", "worker-2"))
     early = snapshot(*nodes(4), now=second + timedelta(milliseconds=900))
     waiting = decide_resume(record(over), view, JobFacts(), early, RESUME)
     assert (waiting.actions, waiting.wake_after) == ((), timedelta(milliseconds=100))
@@ -151,7 +151,7 @@ def test_what_keeps_a_requeued_job_completing_is_ended_on_the_nodes_that_live() 
 
 def test_a_program_that_ends_by_itself_is_given_slurms_own_time_for_it() -> None:
     kept = record(failed(1, ended_at=ago(5)))
-    view = pending(is_completing=True)
+    view = pending(is_completing=True, excluded=("worker-1", "worker-2"))
     assert decide(kept, view).actions == ()
     late = replace(kept, attempts=(failed(1, ended_at=ago(9)),))
     assert [type(a) for a in decide(late, view).actions] == [do.EndLeftovers]

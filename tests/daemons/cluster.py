@@ -82,7 +82,17 @@ SLURM_EFFECTS = (
     "kill_step",
 )
 MACHINE_EFFECTS = ("power_off", "reboot", "replace")
-STORE_EFFECTS = ("intend", "finish", "put_job", "put_repair", "drop_repair", "add_event", "set_value")
+STORE_EFFECTS = (
+    "intend",
+    "finish",
+    "put_job",
+    "put_repair",
+    "drop_repair",
+    "add_event",
+    "set_value",
+    "put_fault",
+    "put_marks",
+)
 
 
 class JobsAtOnce:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperpod.controller.commands import Commands
+from hyperpod.core import messages as words
 from hyperpod.core.finding import Action, Finding, Severity
-from hyperpod.core.job import ExitCause, JobStatus
+from hyperpod.core.job import BATCH_STEP, ExitCause, JobStatus
 from hyperpod.core.node import InstanceStatus, RepairStatus
 from hyperpod.errors import NoCapacity, SlurmUnavailable, Throttled
 from tests.daemons.cluster import Cluster
@@ -447,9 +448,38 @@ def test_a_job_that_fails_before_anybody_looked_is_judged_all_the_same() -> None
     lab = Cluster()
     job = lab.slurm.submit(environment={"HYPERPOD_AUTO_RESUME": "3"}, node_count=2)
     lab.slurm.advance(1)
+    host = lab.view(job).nodes[0]
     lab.slurm.end_job(job, exit_code=1)
+    batch = {"step_id": BATCH_STEP, "rank": 0, "node": host, "restart_count": 0, "exit_code": 1}
+    lab.report(words.TASK_EXIT, job_id=job, time=lab.clock.now().timestamp(), **batch)
     lab.run_until(lambda: runs_again(lab, job))
     assert lab.record(job).attempts[0].cause is ExitCause.APPLICATION
+
+
+def test_a_launch_that_a_node_refuses_is_no_failure_of_the_program() -> None:
+    """Slurm writes status 1, as for a script that failed; but nothing of the attempt is ever heard of."""
+    lab = Cluster(resume={"same_failure_limit": 1})
+    job = lab.slurm.submit(environment={"HYPERPOD_AUTO_RESUME": "3"}, node_count=1)
+    lab.slurm.advance(1)
+    [refusing] = lab.view(job).nodes
+    lab.slurm.end_job(job, exit_code=1)
+    lab.run_until(lambda: runs_again(lab, job), seconds=30)
+    assert lab.record(job).attempts[0].cause is ExitCause.LAUNCH_FAILED
+    assert refusing not in lab.view(job).nodes
+
+
+def test_a_het_job_is_ended_whole_when_a_rank_of_its_second_component_dies() -> None:
+    lab = Cluster(workers=5)
+    leader = lab.submit(nodes=1, het_job_id=1, het_offset=0)
+    part = lab.submit(nodes=1, het_job_id=leader, het_offset=1)
+    lab.run(2)
+    view = lab.view(part)
+    told = {"step_id": 0, "rank": 1, "node": view.nodes[0], "restart_count": 0, "het_job_id": leader, "het_offset": 1}
+    lab.report(words.TASK_EXIT, job_id=part, time=lab.clock.now().timestamp(), signal=11, **told)
+    lab.run(2)
+    assert ("kill_step", leader, 0) in lab.slurm.calls
+    assert ("kill_step", part, 0) in lab.slurm.calls
+    assert lab.record(leader).attempts[0].message.startswith("rank 1 of step 0 on")
 
 
 def test_a_job_whose_launch_fails_on_one_node_starts_on_another() -> None:

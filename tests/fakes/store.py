@@ -9,6 +9,8 @@ from typing import Any
 
 from hyperpod.core.job import JobRecord
 from hyperpod.core.node import Repair
+from hyperpod.core.offenders import Exposure, Fault
+from hyperpod.core.suspicion import Mark
 from hyperpod.errors import StoreError
 from hyperpod.ports.store import Event, Intent
 
@@ -24,6 +26,9 @@ class MemoryStore:
         self._repairs: dict[str, Repair] = {}
         self._events: list[Event] = []
         self._values: dict[str, str] = {}
+        self._faults: dict[tuple[str, str, datetime], Fault] = {}
+        self._marks: dict[tuple[int, int, str], Mark] = {}
+        self._exposures: dict[str, Exposure] = {}
 
     def intend(self, key: str, kind: str, target: str, now: datetime) -> Intent:
         self._may_fail()
@@ -115,6 +120,34 @@ class MemoryStore:
 
     def last_event_id(self) -> int:
         return len(self._events)
+
+    def put_fault(self, fault: Fault) -> None:
+        self._may_fail()
+        self._faults.setdefault((fault.identity, fault.cause, fault.at), fault)
+
+    def faults(self) -> Sequence[Fault]:
+        return sorted(self._faults.values(), key=lambda f: (f.at, f.identity, f.cause))
+
+    def put_marks(self, job_id: int, attempt: int, marks: Sequence[Mark]) -> None:
+        self._may_fail()
+        self._marks = {key: m for key, m in self._marks.items() if key[:2] != (job_id, attempt)}
+        self._marks |= {(job_id, attempt, m.machine): m for m in marks}
+
+    def marks(self) -> Sequence[Mark]:
+        return sorted(self._marks.values(), key=lambda m: (m.at, m.job_id, m.attempt, m.machine))
+
+    def put_exposures(self, exposures: Sequence[Exposure]) -> None:
+        self._may_fail()
+        self._exposures |= {e.machine: e for e in exposures}
+
+    def exposures(self) -> Sequence[Exposure]:
+        return [self._exposures[machine] for machine in sorted(self._exposures)]
+
+    def forget_machines(self, before: datetime) -> None:
+        self._may_fail()
+        self._faults = {key: f for key, f in self._faults.items() if f.at >= before}
+        self._marks = {key: m for key, m in self._marks.items() if m.at >= before}
+        self._exposures = {key: e for key, e in self._exposures.items() if e.last_at >= before}
 
     def set_value(self, key: str, value: str) -> None:
         self._may_fail()

@@ -1,0 +1,364 @@
+"""Who ended an attempt: tables of what is seen and what is said about it, and what must never be said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperpod.core.attribution import AFTER, ANY_PEER, BEFORE, Witness, attribute
+from hyperpod.core.finding import Action, Finding, Severity, Whose
+from hyperpod.core.job import Attempt, ExitCause
+from hyperpod.core.verdict import Kind, Verdict
+from tests.core.worlds import NOW, ago, attempt, exit_of, fatal, findings, machine
+
+FAILED_AT = NOW
+T = NOW.timestamp()
+
+
+def ended(number: int = 1, *, on: tuple[int, ...] = (1, 2, 3, 4), **fields: Any) -> Attempt:
+    """An attempt over some workers whose program failed just now."""
+    values: dict[str, Any] = {
+        "nodes": tuple(f"worker-{i}" for i in on),
+        "instance_ids": tuple(machine(i) for i in on),
+        "started_at": ago(3600),
+        "ended_at": NOW,
+        "failure_seen_at": NOW,
+        "cause": ExitCause.APPLICATION,
+        "signature": "task:1:0",
+        "message": "rank 0 failed",
+    }
+    return attempt(number, **{**values, **fields})
+
+
+def falls(rank: int, node: int, after: float = 0.0, code: int | None = 1, signal: int | None = None) -> Any:
+    return exit_of(rank, code=code, signal=signal, node=f"worker-{node}", time=T + after)
+
+
+def warns(code: str = "CorrectedErrors", **fields: Any) -> Finding:
+    values: dict[str, Any] = {"check": "edac", "message": f"{code} was seen", "since": ago(60)}
+    return Finding(code=code, severity=Severity.WARN, **{**values, **fields})
+
+
+def seen(node: int, *told: Finding, **fields: Any) -> Witness:
+    return Witness(f"worker-{node}", told, **fields)
+
+
+def judge(*witnesses: Witness, exits: Any = (), of: Attempt | None = None, **fields: Any) -> Verdict:
+    others = [Witness(f"worker-{i}") for i in (1, 2, 3, 4) if f"worker-{i}" not in {w.node for w in witnesses}]
+    verdict = attribute(of or ended(), exits, [*witnesses, *others], **fields)
+    assert verdict is not None
+    return verdict
+
+
+ALONE = (falls(3, 2),)
+ALL = tuple(falls(i, i, 0.1 * i) for i in (1, 2, 3, 4))
+SOFT = fatal("LinkDown", Action.REBOOT, check="efa", is_hard=False)
+APP = warns("Xid13", check="kernel_log", whose=Whose.USER)
+
+TABLE: list[tuple[str, list[Witness], Any, Kind, tuple[str, ...], bool, str]] = [
+    # what, witnesses, exits, kind, nodes, may drain, words of the reason
+    ("a dead machine", [seen(2, dead="worker-2 is dead")], ALONE, Kind.NODE, ("worker-2",), True, "worker-2 is dead"),
+    ("a hard fact", [seen(2, fatal())], ALL, Kind.NODE, ("worker-2",), True, "kernel_log/Xid79"),
+    ("a hard fact elsewhere than the first exit", [seen(4, fatal())], ALONE, Kind.NODE, ("worker-4",), True, "Xid79"),
+    ("a soft fatal finding", [seen(2, SOFT)], (), Kind.NODE, ("worker-2",), False, "efa/LinkDown"),
+    ("the first exit alone", [], ALONE, Kind.UNKNOWN, (), False, "rank 3 of step 0 on worker-2"),
+    ("a warning alone", [seen(2, warns())], (), Kind.UNKNOWN, (), False, "CorrectedErrors"),
+    ("first exit and warning", [seen(2, warns())], ALONE, Kind.NODE, ("worker-2",), True, ", and "),
+    ("first exit here, warning there", [seen(3, warns())], ALONE, Kind.UNKNOWN, (), False, ""),
+    ("all alike at once", [], ALL, Kind.UNKNOWN, (), False, "4 ranks on 4 nodes failed alike"),
+    ("all alike and an application's Xid", [seen(1, APP)], ALL, Kind.UNKNOWN, (), False, ""),
+    ("the program's own error alone", [seen(2, APP)], ALONE, Kind.UNKNOWN, (), False, ""),
+    (
+        "several reporters against one peer",
+        [seen(i, warns("Unanswered", peer="worker-3", check="efa")) for i in (1, 2, 4)],
+        ALL,
+        Kind.UNKNOWN,
+        (),
+        False,
+        "accused by worker-1, worker-2, worker-4",
+    ),
+    (
+        "reporters against the one that fell first",
+        [seen(i, warns("Unanswered", peer="worker-2", check="efa")) for i in (1, 3)],
+        ALONE,
+        Kind.NODE,
+        ("worker-2",),
+        True,
+        "accused by worker-1, worker-3",
+    ),
+    (
+        "all but one complain of somebody",
+        [seen(i, warns("Unanswered", peer=ANY_PEER, check="efa")) for i in (1, 3, 4)],
+        ALONE,
+        Kind.NODE,
+        ("worker-2",),
+        True,
+        "accused by",
+    ),
+    (
+        "all complain of somebody",
+        [seen(i, warns("Unanswered", peer=ANY_PEER, check="efa")) for i in (1, 2, 3, 4)],
+        (),
+        Kind.UNKNOWN,
+        (),
+        False,
+        "nothing points",
+    ),
+    (
+        "somebody accuses itself and a node of another job",
+        [seen(1, warns("A", peer="worker-1", check="efa"), warns("B", peer="worker-99", check="efa"))],
+        (),
+        Kind.UNKNOWN,
+        (),
+        False,
+        "nothing points",
+    ),
+    (
+        "one cause on three nodes",
+        [seen(i, fatal("LinkDown", check="ib")) for i in (1, 2, 3)],
+        ALONE,
+        Kind.UNKNOWN,
+        (),
+        False,
+        "it may be the site",
+    ),
+    (
+        "a file server that hangs",
+        [seen(1, fatal("MountHangs", check="shared_fs", whose=Whose.SITE))],
+        (),
+        Kind.UNKNOWN,
+        (),
+        False,
+        "it may be the site",
+    ),
+    (
+        "its own memory limit",
+        [seen(2, warns("OutOfMemoryJob", check="kernel_log", whose=Whose.USER, job_id=7))],
+        (falls(3, 2, code=None, signal=9),),
+        Kind.APPLICATION,
+        (),
+        False,
+        "OutOfMemoryJob",
+    ),
+    (
+        "the memory limit of another job",
+        [seen(2, warns("OutOfMemoryJob", check="kernel_log", whose=Whose.USER, job_id=99))],
+        (falls(3, 2, code=None, signal=9),),
+        Kind.UNKNOWN,
+        (),
+        False,
+        "SIGKILL",
+    ),
+    (
+        "the machine's memory",
+        [seen(2, warns("OutOfMemoryNode", check="kernel_log"))],
+        (falls(3, 2, code=None, signal=9),),
+        Kind.UNKNOWN,
+        (),
+        False,
+        "OutOfMemoryNode",
+    ),
+    (
+        "a machine that other jobs have left",
+        [seen(2, suspicion=2.5)],
+        ALONE,
+        Kind.UNKNOWN,
+        (),
+        False,
+        "suspicion of 2.5",
+    ),
+    ("such a machine beside the first exit", [seen(3, suspicion=2.5)], ALONE, Kind.UNKNOWN, (), False, ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("witnesses", "exits", "kind", "nodes", "may_drain", "words"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE]
+)
+def test_the_verdict_on(
+    witnesses: list[Witness], exits: Any, kind: Kind, nodes: tuple[str, ...], may_drain: bool, words: str
+) -> None:
+    verdict = judge(*witnesses, exits=exits, job_id=7)
+    assert (verdict.kind, verdict.nodes, verdict.may_drain) == (kind, nodes, may_drain), verdict
+    assert words in verdict.reason
+    assert verdict.reason.startswith(("node ", "application, because ", "unknown, because "))
+
+
+@pytest.mark.parametrize(
+    ("exits", "node"),
+    [
+        ((falls(0, 1, 0.5, None, 9), falls(1, 2, 0.0), falls(2, 3, 0.6, None, 9)), "worker-2"),
+        ((falls(0, 1, -1.0, None, 15), falls(1, 2, 0.0)), "worker-2"),
+        ((falls(0, 3, 0.0, None, 9), falls(1, 2, 0.8), falls(2, 1, 0.9)), "worker-3"),
+        ((falls(0, 4, 0.0, None, 7), falls(1, 2, 5.0, None, 7)), "worker-4"),
+    ],
+    ids=["SIGKILL follows", "SIGTERM never counts", "SIGKILL that came first", "the same much later"],
+)
+def test_the_first_exit_is_the_one_that_dragged_the_others_along(exits: Any, node: str) -> None:
+    assert list(judge(exits=exits).suspects) == [node]
+
+
+@pytest.mark.parametrize(
+    ("since", "counts"),
+    [
+        (FAILED_AT - BEFORE, True),
+        (FAILED_AT - BEFORE * 1.01, False),
+        (FAILED_AT + AFTER, True),
+        (FAILED_AT + AFTER * 1.01, False),
+    ],
+)
+def test_a_warning_counts_from_ten_minutes_before_to_five_minutes_after(since: Any, counts: bool) -> None:
+    verdict = judge(seen(2, warns(since=since)), exits=ALONE)
+    assert (verdict.kind is Kind.NODE) is counts
+
+
+def test_a_clock_that_is_wrong_beyond_measure_does_not_move_the_window() -> None:
+    astray = (exit_of(3, node="worker-2", time=1000.0),)
+    assert judge(seen(2, warns(since=ago(60))), exits=astray).kind is Kind.NODE
+
+
+def test_a_fatal_finding_that_began_during_the_attempt_counts_however_long_ago() -> None:
+    assert judge(seen(2, fatal(since=ago(3000)))).kind is Kind.NODE
+    assert judge(seen(2, fatal(since=ago(4000)))).kind is Kind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "cause", [ExitCause.COMPLETED, ExitCause.USER_CANCELLED, ExitCause.TIME_LIMIT, ExitCause.PREEMPTED, ExitCause.OTHER]
+)
+def test_there_is_nobody_to_look_for_when_it_ended_by(cause: ExitCause) -> None:
+    assert attribute(ended(cause=cause), ALONE, [seen(2, fatal())]) is None
+
+
+# --- the same failure elsewhere ---------------------------------------------------------------------------------
+
+FIRST = ended(1, on=(1, 2), ended_at=ago(600))
+
+
+def test_the_same_failure_on_a_disjoint_set_of_machines_is_the_program() -> None:
+    verdict = judge(exits=(falls(0, 3),), of=ended(2, on=(3, 4)), earlier=(FIRST,))
+    assert (verdict.kind, verdict.suspects, verdict.may_drain) == (Kind.APPLICATION, {}, False)
+    assert "attempt 1 on worker-1, worker-2, attempt 2 on worker-3, worker-4" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("second", "earlier"),
+    [
+        (ended(2, on=(2, 3)), FIRST),
+        (ended(2, on=(3, 4), signature="task:0:11"), FIRST),
+        (ended(2, on=(3, 4)), replace(FIRST, attribution=Verdict(Kind.NODE, "node worker-1, because …"))),
+        (ended(2, on=(3, 4)), replace(FIRST, cause=ExitCause.NODE_DEAD, signature="")),
+        (ended(2, on=(3, 4), cause=ExitCause.NODE_UNHEALTHY), FIRST),
+    ],
+    ids=["a common machine", "another failure", "the first was a node's", "the first was a dead node", "now a node's"],
+)
+def test_it_is_not_the_program_when_there_was(second: Attempt, earlier: Attempt) -> None:
+    assert judge(of=second, earlier=(earlier,)).kind is not Kind.APPLICATION
+
+
+def test_attempts_of_which_no_node_is_known_convict_nobody() -> None:
+    nowhere = ended(2, on=())
+    verdict = attribute(nowhere, (), [], (FIRST,))
+    assert verdict is not None
+    assert verdict.kind is Kind.UNKNOWN
+
+
+def test_a_replaced_machine_under_the_same_name_counts_as_another() -> None:
+    again = replace(ended(2, on=(1, 2)), instance_ids=(machine(11), machine(12)))
+    assert judge(of=again, earlier=(FIRST,)).kind is Kind.APPLICATION
+
+
+def test_a_machine_that_was_there_each_time_is_more_suspect_than_the_others() -> None:
+    verdict = judge(of=ended(2, on=(2, 3)), earlier=(FIRST,))
+    assert list(verdict.suspects) == ["worker-2"]
+    assert verdict.kind is Kind.UNKNOWN
+
+
+# --- late findings and other properties -------------------------------------------------------------------------
+
+
+def test_a_late_finding_revises_the_verdict_and_keeps_what_was_known() -> None:
+    first = judge(exits=ALONE)
+    of = ended(attribution=first)
+    later = judge(seen(2, warns(since=FAILED_AT + AFTER / 2)), of=of)
+    assert (later.kind, later.nodes) == (Kind.NODE, ("worker-2",))
+    assert first.evidence[0] in later.evidence
+
+
+def test_coincidence_is_counted_over_the_whole_cluster() -> None:
+    verdict = judge(seen(2, fatal("LinkDown", check="ib")), coincident={"ib/LinkDown": 5})
+    assert (verdict.kind, verdict.may_drain) == (Kind.UNKNOWN, False)
+    assert "on 5 nodes at once" in verdict.reason
+
+
+def test_a_verdict_survives_the_journal() -> None:
+    verdict = judge(seen(2, warns()), exits=ALONE)
+    assert Verdict.from_dict(verdict.to_dict()) == verdict
+    kept = ended(attribution=verdict)
+    assert Attempt.from_dict(kept.to_dict()) == kept
+
+
+witnesses = st.lists(
+    st.builds(
+        Witness,
+        node=st.sampled_from(["worker-1", "worker-2", "worker-3", "worker-4"]),
+        findings=st.lists(findings, max_size=3).map(tuple),
+        suspicion=st.sampled_from([0.0, 0.0, 0.5, 2.0]),
+    ),
+    max_size=4,
+    unique_by=lambda w: w.node,
+)
+failures = st.lists(
+    st.builds(
+        falls,
+        rank=st.integers(0, 3),
+        node=st.integers(1, 4),
+        after=st.sampled_from([0.0, 0.1, 3.0]),
+        code=st.sampled_from([None, 1, 2]),
+        signal=st.sampled_from([None, 7, 9, 11, 15]),
+    ),
+    max_size=5,
+)
+FEW = settings(max_examples=25, deadline=None)
+
+
+@FEW
+@given(witnesses, failures, st.randoms())
+def test_the_order_of_what_is_seen_does_not_matter(seen_by: list[Witness], fallen: list[Any], random: Any) -> None:
+    first = attribute(ended(), fallen, seen_by)
+    random.shuffle(seen_by)
+    random.shuffle(fallen)
+    assert attribute(ended(), fallen, seen_by) == first
+
+
+@FEW
+@given(witnesses, failures)
+def test_looking_again_at_the_same_changes_nothing(seen_by: list[Witness], fallen: list[Any]) -> None:
+    first = attribute(ended(), fallen, seen_by)
+    assert attribute(ended(attribution=first), fallen, seen_by) == first
+
+
+@FEW
+@given(witnesses, failures)
+def test_only_a_hard_fact_or_two_methods_that_agree_may_drain(seen_by: list[Witness], fallen: list[Any]) -> None:
+    verdict = attribute(ended(), fallen, seen_by)
+    assert verdict is not None
+    if verdict.may_drain:
+        for name in verdict.nodes:
+            against = {e.method for e in verdict.evidence if e.node == name and e.points_to is Kind.NODE} - {"history"}
+            assert "fact" in against or len(against) >= 2
+
+
+@FEW
+@given(st.lists(findings, max_size=4), failures)
+def test_findings_that_are_the_applications_never_blame_a_node(told: list[Finding], fallen: list[Any]) -> None:
+    users = tuple(replace(f, whose=Whose.USER) for f in told)
+    without = attribute(ended(), fallen, [Witness("worker-1")])
+    verdict = attribute(ended(), fallen, [Witness("worker-1", users)])
+    assert verdict is not None
+    assert without is not None
+    assert verdict.kind is not Kind.NODE
+    assert not verdict.may_drain
+    assert verdict.suspects == without.suspects
