@@ -36,12 +36,17 @@ def number(host: Host, path: str) -> int | None:
         return None
 
 
-def shares_machine(ports: Ports) -> bool:
-    """True on a node that shares its kernel with others (a container) and has no device tree of its own.
+def shares_kernel(ports: Ports) -> bool:
+    """True on a node that shares its kernel with others (a container).
 
     What the kernel says of the machine is not about the node then, and every such node would report it.
     """
-    return ports.facts.sysfs == KERNELS_SYSFS and ports.host.booted_at() > 0
+    return ports.host.booted_at() > 0
+
+
+def shares_devices(ports: Ports) -> bool:
+    """True where the kernel is shared and the device tree is the machine's, not one of the node's own."""
+    return ports.facts.sysfs == KERNELS_SYSFS and shares_kernel(ports)
 
 
 class Rises:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from hyperpod.core.finding import Whose
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, setting, warn
-from hyperpod.health.sysfs import shares_machine
+from hyperpod.health.sysfs import shares_kernel
 
 NAME = "clock_sync"
 
@@ -37,7 +37,7 @@ class ClockSyncCheck:
 
     def run(self, ports: Ports) -> Result:
         """Ask once."""
-        if shares_machine(ports) or ports.facts.uptime_s < self.grace_s:
+        if shares_kernel(ports) or ports.facts.uptime_s < self.grace_s:
             return Result()
         if ports.devices.clock_is_synchronised() is not False:
             return Result()

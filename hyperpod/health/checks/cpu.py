@@ -8,7 +8,7 @@ from typing import ClassVar
 from hyperpod.core.finding import Finding, Whose
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, setting, unknown, warn
-from hyperpod.health.sysfs import shares_machine, word
+from hyperpod.health.sysfs import shares_devices, shares_kernel, word
 
 NAME = "cpu"
 
@@ -48,7 +48,7 @@ class CpuCheck:
 
     def run(self, ports: Ports) -> Result:
         """Look once; steal needs the look before."""
-        if shares_machine(ports):
+        if shares_devices(ports):
             return Result()
         root = f"{ports.facts.sysfs}/devices/system/cpu"
         findings: list[Finding] = []
@@ -69,7 +69,8 @@ class CpuCheck:
             if self.governors and governor not in self.governors:
                 text = f"the frequency governor is {governor}, wanted is {' or '.join(self.governors)}"
                 findings.append(warn(NAME, "GovernorSlow", text, whose=Whose.SITE))
-        findings += self._steal(ports)
+        if not shares_kernel(ports):
+            findings += self._steal(ports)
         return Result(tuple(findings), inventory=inventory)
 
     def _steal(self, ports: Ports) -> list[Finding]:

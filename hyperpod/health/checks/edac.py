@@ -9,7 +9,7 @@ from typing import ClassVar
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, warn
-from hyperpod.health.sysfs import Rises, names, number, shares_machine, word
+from hyperpod.health.sysfs import Rises, names, number, shares_devices, word
 from hyperpod.ports.host import Host
 
 NAME = "edac"
@@ -51,7 +51,7 @@ class EdacCheck:
 
     def run(self, ports: Ports) -> Result:
         """Look at every controller, and at its modules where something rose."""
-        if shares_machine(ports):
+        if shares_devices(ports):
             return Result()
         host, now = ports.host, ports.host.monotonic()
         root = f"{ports.facts.sysfs}/devices/system/edac/mc"

@@ -10,7 +10,7 @@ from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, THREE_OF_THREE, About, Damping, Ports, Result, fatal, setting, warn
 from hyperpod.health.checks.efa import carrier
 from hyperpod.health.links import FLAP_WINDOW_S
-from hyperpod.health.sysfs import Rises, names, number, shares_machine, word
+from hyperpod.health.sysfs import Rises, names, number, shares_devices, word
 from hyperpod.ports.host import Host
 
 NAME = "ethernet"
@@ -62,7 +62,7 @@ class EthernetCheck:
 
     def run(self, ports: Ports) -> Result:
         """Look at every interface of the machine."""
-        if shares_machine(ports):
+        if shares_devices(ports):
             return Result()
         host, now = ports.host, ports.host.monotonic()
         root = f"{ports.facts.sysfs}/class/net"

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, setting, unknown
-from hyperpod.health.sysfs import number, shares_machine
+from hyperpod.health.sysfs import number, shares_kernel
 
 NAME = "hung_tasks"
 _LEFT = "/proc/sys/kernel/hung_task_warnings"
@@ -36,7 +36,7 @@ class HungTasksCheck:
 
     def run(self, ports: Ports) -> Result:
         """Look once."""
-        if shares_machine(ports) or number(ports.host, _LEFT) != 0:
+        if shares_kernel(ports) or number(ports.host, _LEFT) != 0:
             return Result()
         text = "the kernel no longer reports processes that hang (hung_task_warnings is 0)"
         return Result((unknown(NAME, "HungTaskReportsEnded", text),))

@@ -11,7 +11,7 @@ from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import THREE_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting, warn
 from hyperpod.health.links import FLAP_WINDOW_S, is_efa
-from hyperpod.health.sysfs import Rises, names, number, shares_machine, word
+from hyperpod.health.sysfs import Rises, names, number, shares_devices, word
 from hyperpod.ports.host import Host
 
 NAME = "infiniband"
@@ -65,7 +65,7 @@ class InfinibandCheck:
 
     def run(self, ports: Ports) -> Result:
         """Look at every port."""
-        if shares_machine(ports):
+        if shares_devices(ports):
             return Result()
         host, now = ports.host, ports.host.monotonic()
         root = f"{ports.facts.sysfs}/class/infiniband"

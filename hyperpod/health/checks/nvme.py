@@ -10,7 +10,7 @@ from typing import ClassVar
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, unknown, warn
-from hyperpod.health.sysfs import names, shares_machine, word
+from hyperpod.health.sysfs import names, shares_devices, word
 
 NAME = "nvme"
 _CONTROLLER = re.compile(r"nvme\d+")
@@ -59,7 +59,7 @@ class NvmeCheck:
 
     def run(self, ports: Ports) -> Result:
         """Look at the states, and at the health logs when it is time."""
-        if shares_machine(ports):
+        if shares_devices(ports):
             return Result()
         host, now = ports.host, ports.host.monotonic()
         root = f"{ports.facts.sysfs}/class/nvme"

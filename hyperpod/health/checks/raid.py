@@ -9,7 +9,7 @@ from typing import ClassVar
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, unknown, warn
-from hyperpod.health.sysfs import shares_machine
+from hyperpod.health.sysfs import shares_kernel
 
 NAME = "raid"
 
@@ -74,7 +74,7 @@ class RaidCheck:
 
     def run(self, ports: Ports) -> Result:
         """Read the list once."""
-        if shares_machine(ports):
+        if shares_kernel(ports):
             return Result()
         try:
             text = ports.host.read_text("/proc/mdstat")
