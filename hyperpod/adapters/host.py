@@ -22,6 +22,9 @@ _CONTAINER_BOOT_S = 30.0
 """An init that started later than this after the kernel belongs to a container, whose boots the kernel's own id
 does not tell apart."""
 
+_LOOK_AT_ALL = 10
+"""Every so many looks for users' processes, all processes are looked at."""
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -38,6 +41,8 @@ class LocalHost:
         self._proc = proc
         self._init_started: float | None = None
         self._probe = MountProbe(processes)
+        self._others: set[str] = set()
+        self._looks = 0
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -135,12 +140,16 @@ class LocalHost:
 
     def processes_of_users(self, least_uid: int) -> Sequence[Process]:
         found = []
-        for name in os.listdir(self._proc):
-            if not name.isdigit():
-                continue
+        listed = set(filter(str.isdigit, os.listdir(self._proc)))
+        # A machine has thousands of threads of the kernel. They are not looked at every time; their numbers are used
+        # again, so that they are looked at now and then.
+        self._looks += 1
+        self._others = set() if self._looks % _LOOK_AT_ALL == 0 else self._others & listed
+        for name in listed - self._others:
             try:
-                # Whose a process is costs a tenth of reading what it does; a machine has thousands of root's.
+                # Whose a process is costs a tenth of reading what it does.
                 if os.stat(f"{self._proc}/{name}").st_uid < least_uid:
+                    self._others.add(name)
                     continue
             except OSError:
                 continue

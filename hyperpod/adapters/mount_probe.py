@@ -26,6 +26,7 @@ for line in open(0, 'rb'):
     path, token, *old = line.rstrip(b"\\n").split(b"\\t")
     try:
         file = os.open(path, flags, 0o600)
+        old.append(path)
         try:
             os.write(file, token)
         finally:
@@ -35,11 +36,12 @@ for line in open(0, 'rb'):
             back = os.read(file, 65536)
         finally:
             os.close(file)
+        os.unlink(path)
         answer = b"ok" if back == token else b"read back something else than was written"
     except OSError as error:
         answer = (error.strerror or str(error)).encode()
     os.write(1, answer + b"\\n")
-    for name in (path, *old):
+    for name in old:
         try:
             os.unlink(name)
         except OSError:

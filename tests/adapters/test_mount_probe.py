@@ -78,6 +78,7 @@ def test_a_real_helper_writes_reads_and_removes_and_never_through_a_link(tmp_pat
     with pytest.raises(CommandError, match="File exists"):
         tries.try_write(str(tmp_path), "trap", "token", 5.0)
     assert victim.read_text() == "precious"
+    assert (tmp_path / "trap").is_symlink()
     with pytest.raises(CommandError, match="No such file"):
         tries.try_write(str(tmp_path / "gone"), "a", "token", 5.0)
 

@@ -41,7 +41,7 @@ def test_job_leaves_a_node_whose_network_card_does_not_answer_and_the_node_is_re
     (drained,) = lab.events("NodeDrained", node=bad)
     assert "EfaNoCompletion" in drained["message"]
     shown = lab.finish(job)
-    assert [attempt["cause"] for attempt in shown["attempts"]] == ["NodeFault", "Completed"]
+    assert [attempt["cause"] for attempt in shown["attempts"]] == ["NodeUnhealthy", "Completed"]
     lab.wait("the node to work again", lambda: lab.nodes()[bad]["state"] in ("idle", "spare"), 120)
     assert lab.instance(bad) == old
     assert lab.events("NodeRebooting", node=bad)
