@@ -17,7 +17,11 @@ from tests.fakes.process import FakeChild, FakeProcesses
 def probe(*children: FakeChild) -> tuple[MountProbe, FakeProcesses, FakeClock]:
     processes, clock = FakeProcesses(), FakeClock()
     processes.children = list(children)
-    return MountProbe(processes, monotonic=clock.monotonic, pause=clock.advance), processes, clock
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+
+    return MountProbe(processes, monotonic=clock.monotonic, pause=pause), processes, clock
 
 
 def test_one_helper_serves_all_tries_of_a_mount() -> None:

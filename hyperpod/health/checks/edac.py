@@ -45,6 +45,7 @@ class EdacCheck:
     damping: Damping = TWO_OF_THREE
     is_quick: bool = True
     is_basic: bool = False
+    is_job_start: bool = True
     roles: frozenset[Role] = EVERYWHERE
     _totals: dict[str, int] = field(default_factory=dict, repr=False)
     _rises: Rises = field(default_factory=lambda: Rises(HOUR_S), repr=False)

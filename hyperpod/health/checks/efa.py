@@ -10,7 +10,7 @@ from typing import ClassVar
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import THREE_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting, warn
-from hyperpod.health.links import is_efa
+from hyperpod.health.links import OUTAGE_WHY, Outages, is_efa
 from hyperpod.health.sysfs import Rises, names, number, shares_devices, word
 from hyperpod.ports.host import Host
 
@@ -53,6 +53,7 @@ class EfaCheck:
     drops_per_s: float = setting(100.0, "Dropped packets per second that a person should know of.")
     commands_limit: int = setting(10, "Failed driver commands per minute that are still normal.")
     peer_limit: int = setting(10, "Failed pieces of work within five minutes from which a peer is suspect.")
+    outage_s: float = setting(30.0, OUTAGE_WHY)
     grace_s: float = setting(120.0, "Seconds after the boot before missing devices count; the driver comes up late.")
     interval_s: float = setting(15.0, "Seconds between two looks.")
     deadline_s: float = 5.0
@@ -60,11 +61,13 @@ class EfaCheck:
     damping: Damping = THREE_OF_THREE
     is_quick: bool = True
     is_basic: bool = False
+    is_job_start: bool = True
     roles: frozenset[Role] = WORKERS
     _most: int = field(default=0, repr=False)
     _kinds: dict[str, bool] = field(default_factory=dict, repr=False)
     _carried: set[str] = field(default_factory=set, repr=False)
     _unanswered: set[str] = field(default_factory=set, repr=False)
+    _outages: Outages = field(default_factory=Outages, repr=False)
     _rises: Rises = field(default_factory=lambda: Rises(HOUR_S), repr=False)
 
     def run(self, ports: Ports) -> Result:
@@ -84,7 +87,7 @@ class EfaCheck:
             text = f"{len(devices)} of {wanted} EFA devices are there"
             findings.append(fatal(NAME, "EfaMissing", text, action=Action.REBOOT, is_hard=True))
         for device in devices:
-            findings += self._carrier(host, f"{root}/{device}", device)
+            findings += self._carrier(host, f"{root}/{device}", device, now)
             findings += self._counters(host, f"{root}/{device}", device, now)
         return Result(tuple(findings), inventory={"efa": str(len(devices))})
 
@@ -93,17 +96,22 @@ class EfaCheck:
             self._kinds[device] = is_efa(host, f"{root}/{device}")
         return self._kinds[device]
 
-    def _carrier(self, host: Host, base: str, device: str) -> list[Finding]:
+    def _carrier(self, host: Host, base: str, device: str, now: float) -> list[Finding]:
         out = []
         for interface in names(host, f"{base}/device/net"):
             folder = f"{base}/device/net/{interface}"
             carries = carrier(host, folder)
             if carries:
                 self._carried.add(interface)
+                self._outages.up(interface)
+            elif carries is None:
+                self._carried.discard(interface)
+                self._outages.up(interface)
             elif interface in self._carried:
                 state = word(host, f"{folder}/operstate") or "unknown"
                 text = f"{device}: its interface {interface} has no carrier (state {state})"
-                out.append(fatal(NAME, "EfaLinkDown", text, device=device))
+                is_short = self._outages.down_s(interface, now) < self.outage_s
+                out.append((warn if is_short else fatal)(NAME, "EfaLinkDown", text, device=device))
         return out
 
     def _counters(self, host: Host, base: str, device: str, now: float) -> list[Finding]:

@@ -9,7 +9,7 @@ from hyperpod.core.finding import Finding, Whose
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, THREE_OF_THREE, About, Damping, Ports, Result, fatal, setting, warn
 from hyperpod.health.checks.efa import carrier
-from hyperpod.health.links import FLAP_WINDOW_S
+from hyperpod.health.links import FLAP_WINDOW_S, OUTAGE_WHY, Outages
 from hyperpod.health.sysfs import Rises, names, number, shares_devices, word
 from hyperpod.ports.host import Host
 
@@ -47,6 +47,7 @@ class EthernetCheck:
     mtu: int = setting(0, "Frame size that every interface must have; 0: only compared within the group.")
     errors_per_min: int = setting(100, "Receive and transmit errors per minute that are still normal.")
     allowance_per_min: int = setting(1000, "Shaped packets per minute that users should know of; bursts shape some.")
+    outage_s: float = setting(30.0, OUTAGE_WHY)
     grace_s: float = setting(300.0, "Seconds after the boot in which flaps do not count: links train.")
     interval_s: float = setting(20.0, "Seconds between two looks.")
     deadline_s: float = 5.0
@@ -58,6 +59,7 @@ class EthernetCheck:
     _is_port: dict[str, bool] = field(default_factory=dict, repr=False)
     _speeds: dict[str, int] = field(default_factory=dict, repr=False)
     _carried: set[str] = field(default_factory=set, repr=False)
+    _outages: Outages = field(default_factory=Outages, repr=False)
     _rises: Rises = field(default_factory=lambda: Rises(FLAP_WINDOW_S), repr=False)
 
     def run(self, ports: Ports) -> Result:
@@ -80,7 +82,7 @@ class EthernetCheck:
                 findings += self._quality(host, base, interface, now, inventory)
                 findings += self._allowance(ports, interface, now)
         for interface in sorted(self._carried - set(names(host, root))):
-            findings.append(fatal(NAME, "EthernetDown", f"interface {interface} is gone", device=interface))
+            findings.append(self._down(interface, f"interface {interface} is gone", now))
         if carrying:
             inventory["ethernet_ports"] = str(carrying)
         return Result(tuple(findings), inventory=inventory)
@@ -97,16 +99,17 @@ class EthernetCheck:
         out = []
         if carries:
             self._carried.add(interface)
+            self._outages.up(interface)
         elif carries is None:
             self._carried.discard(interface)
+            self._outages.up(interface)
         elif interface in self._carried:
             if names(host, f"{base}/bonding_slave"):
                 text = f"{interface}, a port of a bond, has no carrier"
                 out.append(warn(NAME, "BondPortDown", text, device=interface))
             else:
                 state = word(host, f"{base}/operstate") or "unknown"
-                text = f"{interface} has no carrier (state {state})"
-                out.append(fatal(NAME, "EthernetDown", text, device=interface))
+                out.append(self._down(interface, f"{interface} has no carrier (state {state})", now))
         falls = self._rises.see((interface, "falls"), number(host, f"{base}/carrier_down_count"), now)
         if not is_young:
             self._rises.count((interface, "flaps"), falls, now)
@@ -115,6 +118,10 @@ class EthernetCheck:
             text = f"{interface} lost its carrier {flaps} times within five minutes"
             out.append(warn(NAME, "EthernetFlaps", text, device=interface))
         return out
+
+    def _down(self, interface: str, text: str, now: float) -> Finding:
+        is_short = self._outages.down_s(interface, now) < self.outage_s
+        return (warn if is_short else fatal)(NAME, "EthernetDown", text, device=interface)
 
     def _quality(self, host: Host, base: str, interface: str, now: float, inventory: dict[str, str]) -> list[Finding]:
         out = []

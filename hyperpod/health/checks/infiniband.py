@@ -10,7 +10,7 @@ from typing import ClassVar
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import THREE_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting, warn
-from hyperpod.health.links import FLAP_WINDOW_S, is_efa
+from hyperpod.health.links import FLAP_WINDOW_S, OUTAGE_WHY, Outages, is_efa
 from hyperpod.health.sysfs import Rises, names, number, shares_devices, word
 from hyperpod.ports.host import Host
 
@@ -51,6 +51,7 @@ class InfinibandCheck:
         source="Mellanox/NVIDIA's counter documentation; limits of NVSentinel and HEALTH rules of the field.",
     )
     ignored: tuple[str, ...] = setting((), "Ports that are never looked at, as mlx5_0/1; for cables that are known.")
+    outage_s: float = setting(30.0, OUTAGE_WHY)
     grace_s: float = setting(300.0, "Seconds after the boot in which flaps and missing links do not count.")
     interval_s: float = setting(15.0, "Seconds between two looks; three of them are the half minute of an outage.")
     deadline_s: float = 5.0
@@ -58,9 +59,11 @@ class InfinibandCheck:
     damping: Damping = THREE_OF_THREE
     is_quick: bool = True
     is_basic: bool = False
+    is_job_start: bool = True
     roles: frozenset[Role] = WORKERS
     _was_active: dict[str, str] = field(default_factory=dict, repr=False)
     _efa: dict[str, bool] = field(default_factory=dict, repr=False)
+    _outages: Outages = field(default_factory=Outages, repr=False)
     _rises: Rises = field(default_factory=lambda: Rises(HOUR_S), repr=False)
 
     def run(self, ports: Ports) -> Result:
@@ -91,7 +94,7 @@ class InfinibandCheck:
                     active[name] = word(host, f"{base}/rate") or ""
                 findings += self._link(name, base, host, is_up, is_young, now)
                 findings += self._errors(name, base, host, now)
-        findings += [_down(name, "is gone") for name in sorted(self._was_active) if name not in seen]
+        findings += [self._down(name, "is gone", now) for name in sorted(self._was_active) if name not in seen]
         findings += self._speeds(active)
         if len(active) < expected and not is_young:
             text = f"{len(active)} of {expected} InfiniBand ports are active"
@@ -104,12 +107,13 @@ class InfinibandCheck:
 
     def _link(self, name: str, base: str, host: Host, is_up: bool, is_young: bool, now: float) -> list[Finding]:
         out = []
-        if not is_up and name in self._was_active:
+        if is_up:
+            self._outages.up(name)
+        elif name in self._was_active:
             state = word(host, f"{base}/state") or "?"
             physical = word(host, f"{base}/phys_state") or "?"
-            out.append(
-                _down(name, f"is {state.partition(': ')[2] or state} ({physical.partition(': ')[2] or physical})")
-            )
+            how = f"is {state.partition(': ')[2] or state} ({physical.partition(': ')[2] or physical})"
+            out.append(self._down(name, how, now))
         falls = self._rises.see((name, "falls"), number(host, f"{base}/counters/link_downed"), now)
         if is_young:
             return out
@@ -119,6 +123,12 @@ class InfinibandCheck:
             text = f"port {name} lost its link {flaps} times within five minutes"
             out.append(fatal(NAME, "LinkFlaps", text, device=name))
         return out
+
+    def _down(self, name: str, how: str, now: float) -> Finding:
+        text = f"port {name} {how}, it was active in this boot"
+        if self._outages.down_s(name, now) < self.outage_s:
+            return warn(NAME, "LinkDown", text, device=name)
+        return fatal(NAME, "LinkDown", text, device=name)
 
     def _errors(self, name: str, base: str, host: Host, now: float) -> list[Finding]:
         out = []
@@ -153,7 +163,3 @@ def _is_active(host: Host, base: str) -> bool | None:
         # Not a port as the kernel shows it: nothing is said of it.
         return None
     return state.startswith("4:") and (physical is None or physical.startswith("5:"))
-
-
-def _down(name: str, how: str) -> Finding:
-    return fatal(NAME, "LinkDown", f"port {name} {how}, it was active in this boot", device=name)

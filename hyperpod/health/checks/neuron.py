@@ -74,6 +74,7 @@ class NeuronCheck:
     damping: Damping = AT_ONCE
     is_quick: bool = True
     is_basic: bool = False
+    is_job_start: bool = True
     roles: frozenset[Role] = WORKERS
     _most: int = field(default=0, repr=False)
     _rises: Rises = field(default_factory=lambda: Rises(HOUR_S), repr=False)
@@ -97,7 +98,11 @@ class NeuronCheck:
         if devices:
             findings += self._counters(host, root, devices, now)
             findings += self._stream(ports, len(devices), now)
-        return Result((*findings, *self._proved.values()), inventory={"neuron_devices": str(len(devices))})
+        inventory = {"neuron_devices": str(len(devices))}
+        cores = [number(host, f"{root}/neuron{index}/core_count") for index in devices]
+        if cores and None not in cores:
+            inventory["neuron_cores"] = str(sum(count or 0 for count in cores))
+        return Result((*findings, *self._proved.values()), inventory=inventory)
 
     def _missing(self, ports: Ports, found: int, expected: int) -> list[Finding]:
         wanted = max(expected, self._most)
