@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hyperpod.controller.reasons import SeenReason, finding_of, see_reason
 from hyperpod.core.finding import Action, Finding, Severity
 from hyperpod.core.node import Availability
 from hyperpod.ports.slurm import NodeState
+from tests.daemons.cluster import Cluster
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 GRES = "gres/gpu count reported lower than configured (7 < 8)"
@@ -87,3 +89,27 @@ def test_a_healthy_node_has_no_reason() -> None:
     assert see_reason(None, NodeState("worker-1", Availability.UP), "i-1", "b1", T0) is None
     assert see_reason(None, None, "i-1", "b1", T0) is None
     assert finding_of(None, None, "b1", T0) is None
+
+
+def drain(lab: Cluster, node: str, by: str) -> None:
+    held = lab.slurm._node(node)
+    held.state = replace(held.state, is_drained=True, reason=GRES, reason_by=by, reason_at=lab.clock.now())
+
+
+def test_a_node_that_slurm_drained_for_missing_accelerators_is_rebooted_once_and_opened() -> None:
+    lab = Cluster()
+    drain(lab, "worker-1", "slurm")
+    lab.run(30)
+    assert not lab.store.repairs()
+    lab.run_until(lambda: "NodeRebooting" in lab.kinds(), 90)
+    lab.run_until(lab.is_well, 120)
+    assert lab.machines.made.get("worker-1", 1) == 1
+    assert not lab.world.memory.reasons
+
+
+def test_a_person_who_types_the_same_keeps_the_node() -> None:
+    lab = Cluster()
+    drain(lab, "worker-1", "bob")
+    lab.run(90)
+    assert not lab.store.repairs()
+    assert "NodeRebooting" not in lab.kinds()
