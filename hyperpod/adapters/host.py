@@ -14,22 +14,16 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from hyperpod.ports.host import Contact, DiskUsage, Mount, Process
-from hyperpod.ports.process import ProcessRunner
+from hyperpod.adapters.mount_probe import MountProbe, new_name
+from hyperpod.ports.host import Contact, DiskUsage, FileState, Mount, Process
+from hyperpod.ports.process import Programs
 
 _CONTAINER_BOOT_S = 30.0
 """An init that started later than this after the kernel belongs to a container, whose boots the kernel's own id
 does not tell apart."""
 
-# Only the shell's builtins, so that the probe is one process; a dead mount then holds nothing of ours but it.
-# rm is the exception: it comes last, when the answer is known. Users may write in the folder: the name cannot be
-# guessed, and set -C refuses what is there already, so that root never writes through somebody's link.
-_TRY_WRITE = (
-    'set -C; printf "%s\\n" "$2" >"$1" || exit 1; IFS= read -r back <"$1" || exit 1; '
-    'if [ "$back" != "$2" ]; then echo "read back something else than was written" >&2; exit 1; fi; '
-    'shift; shift; exec rm -f "$@"'
-)
-
+_LOOK_AT_ALL = 10
+"""Every so many looks for users' processes, all processes are looked at."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -38,15 +32,17 @@ class LocalHost:
     """Reads this machine.
 
     Args:
-        processes: Runs programs within deadlines.
+        processes: Runs programs within deadlines, and beside us.
         proc: Where procfs is mounted.
     """
 
-    def __init__(self, processes: ProcessRunner, *, proc: str = "/proc") -> None:
+    def __init__(self, processes: Programs, *, proc: str = "/proc") -> None:
         self._processes = processes
         self._proc = proc
         self._init_started: float | None = None
-        self._leftovers: dict[str, list[str]] = {}
+        self._probe = MountProbe(processes)
+        self._others: set[str] = set()
+        self._looks = 0
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -134,18 +130,33 @@ class LocalHost:
         return found
 
     def try_write(self, folder: str, token: str, timeout_s: float) -> None:
-        name = re.sub(r"[^\w.-]", "_", socket.gethostname())
-        path = f"{folder.rstrip('/')}/.hyperpod-probe.{name}.{os.urandom(8).hex()}"
-        # Files of probes that were given up are removed by the next one that succeeds.
-        old = self._leftovers.setdefault(folder, [])
-        old.append(path)
-        # A folder that refuses every write holds none of them.
-        del old[:-20]
-        self._processes.run(["/bin/sh", "-c", _TRY_WRITE, "probe", path, token, *old], timeout_s=timeout_s)
-        del self._leftovers[folder]
+        self._probe.try_write(folder, new_name(socket.gethostname()), token, timeout_s)
 
     def run(self, argv: Sequence[str], timeout_s: float) -> str:
         return self._processes.run(argv, timeout_s=timeout_s).stdout
+
+    def process(self, pid: int) -> Process | None:
+        return self._process(str(pid))
+
+    def processes_of_users(self, least_uid: int) -> Sequence[Process]:
+        found = []
+        listed = set(filter(str.isdigit, os.listdir(self._proc)))
+        # A machine has thousands of threads of the kernel. They are not looked at every time; their numbers are used
+        # again, so that they are looked at now and then.
+        self._looks += 1
+        self._others = set() if self._looks % _LOOK_AT_ALL == 0 else self._others & listed
+        for name in listed - self._others:
+            try:
+                # Whose a process is costs a tenth of reading what it does.
+                if os.stat(f"{self._proc}/{name}").st_uid < least_uid:
+                    self._others.add(name)
+                    continue
+            except OSError:
+                continue
+            process = self._process(name)
+            if process is not None:
+                found.append(process)
+        return found
 
     def processes(self) -> Sequence[Process]:
         found = []
@@ -168,10 +179,7 @@ class LocalHost:
             title = self.read_text(f"{folder}/cmdline", 512) if name.startswith("slurmstepd") else ""
         except (OSError, ValueError, IndexError):
             return None
-        return Process(int(pid), parent, uid, name, title.replace("\0", " ").strip(), started_at)
-
-    def process(self, pid: int) -> Process | None:
-        return self._process(str(pid))
+        return Process(int(pid), parent, uid, name, title.replace("\0", " ").strip(), started_at, fields[0])
 
     def environment(self, pid: int) -> Mapping[str, str]:
         try:
@@ -197,6 +205,19 @@ class LocalHost:
             return ()
         # A local address is a leaf "|-- A.B.C.D" whose next line says "/32 host LOCAL".
         return sorted(set(re.findall(r"\|-- (\d+\.\d+\.\d+\.\d+)\n\s+/32 host LOCAL", table)))
+
+    def ask_socket(self, path: str, request: bytes, timeout_s: float) -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+            sock.settimeout(timeout_s)
+            sock.connect(path)
+            if not request:
+                return b""
+            sock.sendall(request)
+            return sock.recv(4096)
+
+    def file_state(self, path: str) -> FileState:
+        found = os.stat(path)
+        return FileState(found.st_ino, found.st_size, found.st_mtime_ns, bool(found.st_mode & 0o111))
 
     def connect(self, address: str, port: int, timeout_s: float) -> Contact:
         try:

@@ -33,6 +33,53 @@ _MOST_OUTPUT = 4 * 1024 * 1024
 _PIPE_BYTES = 65536
 
 
+class Child:
+    """A program that runs beside us, with pipes to it. What it says on standard error is thrown away."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def code(self) -> int | None:
+        """Return how it ended (negative: the signal), or None while it is there."""
+        return self._process.poll()
+
+    def write(self, data: bytes) -> None:
+        """Write to its standard input.
+
+        Raises:
+            OSError: if it does not read any more.
+        """
+        assert self._process.stdin is not None
+        os.write(self._process.stdin.fileno(), data)
+
+    def read(self, timeout_s: float | None) -> bytes | None:
+        """Return what comes from its standard output next; empty at its end, None when nothing came in time."""
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        if not poll.poll(None if timeout_s is None else max(timeout_s, 0.0) * 1000):
+            return None
+        return os.read(descriptor, _PIPE_BYTES)
+
+    def kill(self) -> None:
+        """Kill it and what it started. It may stay for as long as the kernel holds it; nobody waits for that."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Give the pipes back."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
 class Processes:
     """Starts programs from argument lists, each in a process group of its own."""
 
@@ -124,6 +171,29 @@ class Processes:
                 process.stdout.close()
         if code != 0:
             raise CommandError(argv, code, "\n".join(tail)[-_TAIL_CHARS:])
+
+    def start(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Child:
+        """Start ``argv`` beside us, with pipes to its standard input and output.
+
+        It should end when its input ends: that is how it learns that we are gone.
+
+        Raises:
+            CommandError: It could not be started (status 127).
+        """
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                bufsize=0,
+                env=_environment(env),
+                cwd="/",
+            )
+        except OSError as error:
+            raise CommandError(argv, 127, str(error)) from error
+        return Child(process)
 
     def start_detached(self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> int:
         """Start ``argv`` so that it outlives us, with both outputs appended to ``log``; return its pid."""

@@ -7,25 +7,17 @@ the job's SLURM_JOB_ID and has left that tree.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hyperpod.health.slurmstepd import job_of
 from hyperpod.ports.host import Process
-
-_STEPD = re.compile(r"^slurmstepd: \[(?P<job>\d+)\.(?P<step>[\w+.]+)\]")
 
 
 def jobs_on_node(processes: Iterable[Process]) -> frozenset[int]:
     """Return the ids of the jobs that have a slurmstepd here."""
-    return frozenset(job for job in (_job_of(p) for p in processes) if job is not None)
-
-
-def _job_of(process: Process) -> int | None:
-    # Titles are the process's own to write: only root's slurmstepd is believed.
-    match = _STEPD.match(process.title) if process.uid == 0 and process.name.startswith("slurmstepd") else None
-    return int(match["job"]) if match else None
+    return frozenset(job for job in (job_of(p) for p in processes) if job is not None)
 
 
 def processes_of_jobs(
@@ -50,7 +42,7 @@ def processes_of_jobs(
     for process in processes:
         children.setdefault(process.parent, []).append(process)
     found: set[int] = set()
-    queue = [p for p in processes if _job_of(p) in job_ids]
+    queue = [p for p in processes if job_of(p) in job_ids]
     if started_before is not None:
         queue = [p for p in queue if p.started_at < started_before]
         found.update(p.pid for p in queue)

@@ -20,9 +20,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import hyperpod
+from hyperpod.adapters.devices import LocalDevices
 from hyperpod.adapters.host import kill
 from hyperpod.adapters.kmsg import KmsgReader
 from hyperpod.adapters.process import Processes
+from hyperpod.adapters.stream import ProgramStreams
 from hyperpod.agent.deep import Order
 from hyperpod.agent.jobs import jobs_on_node, jobs_to_fence, processes_of_jobs
 from hyperpod.agent.leftovers import SHARED_MEMORY, remove_shared_memory
@@ -86,6 +88,8 @@ class Loop:
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
         self._workers = Workers(self._deliver)
         self._programs = Programs()
+        self._streams = ProgramStreams(Processes())
+        self._devices = LocalDevices()
         self._link = link(lambda event: self._deliver(lambda: self._on_link(event)))
         self._server = SocketServer(settings.socket_path, self._selector, self._on_request, allowed=allowed)
         self._kmsg: KmsgReader | None = None
@@ -240,7 +244,7 @@ class Loop:
         self._server.reply(client, lines)
 
     def start_check(self, check: Check, run_id: int, facts: Facts) -> None:
-        ports = Ports(self._host, self._munge, facts)
+        ports = Ports(self._host, self._munge, facts, streams=self._streams, devices=self._devices)
 
         def done(result: object) -> None:
             outcome = cast("Result | BaseException", result)

@@ -31,6 +31,7 @@ from hyperpod.core.node import Role
 from hyperpod.health.check import Facts, Result
 from hyperpod.health.checks import munge
 from hyperpod.health.checks.kernel_log import KernelLog
+from hyperpod.health.correlate import asks_for_replacement, correlate
 from hyperpod.health.runner import Runner
 from hyperpod.ports.host import Contact
 
@@ -147,6 +148,7 @@ class Mind:
         self._uptime_s = 0.0
         self._wants_munge = False
         self.deep = DeepChecks(settings.deep_on_start, boot_id, settings.instance_id)
+        self._asked_before: frozenset[str] = frozenset()
 
     # --- what the agent believes ------------------------------------------------------------------------------
 
@@ -155,7 +157,8 @@ class Mind:
         """Every open finding of this node."""
         kernel = self.kernel_log.findings if self.kernel_log else ()
         lease = (self._lease.finding,) if self._lease.finding else ()
-        return (*self._notes, *self.runner.findings(), *kernel, *lease, *self.deep.findings)
+        found = (*self._notes, *self.runner.findings(), *kernel, *lease, *self.deep.findings)
+        return correlate(found, self._asked_before)
 
     @property
     def why_not_ready(self) -> str:
@@ -186,6 +189,7 @@ class Mind:
             expected_cpus=s.expected_cpus,
             expected_memory_mib=s.expected_memory_mib,
             clock_offset_s=self.clock_offset_s,
+            sysfs=s.sysfs_path.rstrip("/") or "/sys",
         )
 
     # --- the controller ---------------------------------------------------------------------------------------
@@ -731,6 +735,8 @@ class Mind:
             "jobs": [job.to_dict() for job in self._jobs.values()],
             "kernel_log": self.kernel_log.to_dict() if self.kernel_log else None,
             "deep": self.deep.to_dict(),
+            "asked_before": sorted(self._asked_before),
+            "asked": sorted({f.device for f in self.findings if asks_for_replacement(f)}),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -739,8 +745,12 @@ class Mind:
         Raises:
             KeyError, ValueError, TypeError: if it is not such a state.
         """
+        before = state.get("asked_before") or []
         if state["boot_id"] != self._boot_id:
+            # What the devices asked for in an earlier boot of this machine is all that outlives the boot.
+            self._asked_before = frozenset(str(device) for device in (*before, *(state.get("asked") or [])))
             return
+        self._asked_before = frozenset(str(device) for device in before)
         jobs = [KnownJob.from_dict(item) for item in state["jobs"]]
         if self.kernel_log is not None and state.get("kernel_log"):
             self.kernel_log.restore(state["kernel_log"])

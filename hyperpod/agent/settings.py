@@ -39,6 +39,7 @@ class AgentSettings:
         state_dir: What outlives a restart of the agent: kernel log position, unsent task exits.
         boot_id_path: A file with this boot's id, where the kernel's own does not tell boots apart; empty: the kernel's.
         kmsg_path: ``/dev/kmsg``, or a file with the same records on a node that shares its kernel.
+        sysfs_path: The kernel's device tree, or a folder with one that was made for a rehearsal.
         shared_mounts: Folders that every node shares.
         heartbeat_interval_s: 1 s: three misses are noticed within the 5 s that a dead node may cost.
         lease_s: Without contact for this long, and without reaching peers, jobs that may have been started
@@ -66,6 +67,7 @@ class AgentSettings:
     state_dir: str = "/var/lib/hyperpod-agent"
     boot_id_path: str = ""
     kmsg_path: str = "/dev/kmsg"
+    sysfs_path: str = "/sys"
     shared_mounts: tuple[str, ...] = ()
     heartbeat_interval_s: float = 1.0
     lease_s: float = 10.0
@@ -81,7 +83,7 @@ class AgentSettings:
 _NEEDED = ("cluster", "node", "group", "role", "head_address")
 _TEXTS = (
     "cluster", "node", "group", "head_address", "instance_id", "address", "socket_path", "jobs_dir", "state_dir",
-    "boot_id_path", "kmsg_path", "head_node",
+    "boot_id_path", "kmsg_path", "sysfs_path", "head_node",
 )  # fmt: skip
 _NUMBERS = {"heartbeat_interval_s": (0.1, 60.0), "lease_s": (2.0, 3600.0)}
 _PORTS = ("controller_port", "slurmd_port")

@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
             'hyperpod inject kernel-line worker-2 "NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus"',
             "hyperpod inject network-cut worker-2 --for 90s",
             "hyperpod inject disk-full worker-2 /var/spool/slurmd --undo",
+            'hyperpod inject sysfs worker-2 --path class/infiniband/mlx5_0/ports/1/state --value "1: DOWN"',
         ),
     )(inject)
 
@@ -47,6 +48,8 @@ def inject(
     for_: Annotated[
         str | None, typer.Option("--for", metavar="DURATION", help="Wait so long (90s, 5m), then undo it.")
     ] = None,
+    path: Annotated[str | None, typer.Option("--path", metavar="FILE", help="For sysfs: the file, below /sys.")] = None,
+    value: Annotated[str | None, typer.Option("--value", metavar="TEXT", help="For sysfs: what it says.")] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take the fault back, and cause none.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the faults.")] = False,
     cluster: ClusterOption = None,
@@ -87,7 +90,7 @@ def inject(
     name = checked_node(node)
     chosen = place.choose(cluster)
     faults = place.make_faults(place.provider())
-    text = argument or ""
+    text = _argument(fault, argument, path, value, needs_value=not undo)
     if undo:
         faults.undo(chosen, name, fault, text)
         _tell(f"{name}: {fault} is undone", output)
@@ -102,6 +105,17 @@ def inject(
     finally:
         faults.undo(chosen, name, fault, text)
         say(f"{name}: {fault} is undone")
+
+
+def _argument(fault: str, argument: str | None, path: str | None, value: str | None, *, needs_value: bool) -> str:
+    """Return the fault's argument, put together from --path and --value where they are given."""
+    if path is None and value is None:
+        return argument or ""
+    if fault != "sysfs":
+        raise UsageError(f"--path and --value are for sysfs, not for {fault}")
+    if argument is not None or path is None or (needs_value and value is None):
+        raise UsageError("--path and --value belong together, without an ARG")
+    return path if value is None else f"{path}={value}"
 
 
 def _seconds(text: str) -> float:

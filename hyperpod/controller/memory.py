@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from hyperpod.controller.reasons import SeenReason
 from hyperpod.core.backoff import delay_after
 from hyperpod.core.finding import Finding
 from hyperpod.core.job import TaskExit
@@ -127,6 +128,8 @@ class Memory:
     known_exits: dict[int, set[TaskExit]] = field(default_factory=dict)
     refusals: dict[str, tuple[int, datetime]] = field(default_factory=dict)
     restart_counts: dict[int, int] = field(default_factory=dict)
+    reasons: dict[str, SeenReason] = field(default_factory=dict)
+    """Reasons that Slurm itself has given, by node."""
     slots: dict[str, datetime | None] | None = None
     """Slots of the last look, with when they were added; None for those of the first look, and before it."""
 
@@ -139,6 +142,7 @@ class Memory:
                 self.slots[name] = (before or {})[name]
             else:
                 self.nodes.pop(name, None)
+                self.reasons.pop(name, None)
 
     def heard(self, beat: Heartbeat, at: datetime) -> bool:
         """Take a heartbeat in; say whether it tells something new (beyond being alive).

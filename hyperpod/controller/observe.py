@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hyperpod.controller.memory import NodeWord
+from hyperpod.controller.reasons import finding_of, see_reason
 from hyperpod.controller.world import NodeSlot, World
 from hyperpod.core.job import JobRecord, JobStatus, JobView
 from hyperpod.core.judging import accused_machines
@@ -72,6 +73,7 @@ def observe(world: World) -> Snapshot:
         )
         for slot in slots
     )
+    nodes = tuple(_with_slurms_word(world, node, states.get(node.name)) for node in nodes)
     records = {r.job_id: r for r in world.store.jobs()}
     if "slurm" not in missing:
         records |= _remember_new_jobs(world, views, records)
@@ -230,6 +232,20 @@ def _node(
         closed=tuple(f for _, f in word.closed) if is_same else (),
         repair=repair,
     )
+
+
+def _with_slurms_word(world: World, node: NodeView, state: NodeState | None) -> NodeView:
+    """Return the node with a finding for the reason that Slurm itself gave; a person's reason never becomes one."""
+    reasons, now = world.memory.reasons, world.clock.now()
+    if state is None:
+        return node
+    seen = see_reason(reasons.get(node.name), state, node.instance_id, node.boot_id, now)
+    if seen is None:
+        reasons.pop(node.name, None)
+        return node
+    reasons[node.name] = seen
+    finding = finding_of(seen, state, node.boot_id, now)
+    return node if finding is None else replace(node, findings=(*node.findings, finding))
 
 
 def _remember_new_jobs(world: World, views: tuple[JobView, ...], known: dict[int, JobRecord]) -> dict[int, JobRecord]:

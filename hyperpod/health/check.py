@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Protocol
 
 from hyperpod.core.finding import Action, Finding, Severity, Whose
 from hyperpod.core.node import Role
+from hyperpod.ports.devices import Devices, NoDevices
 from hyperpod.ports.gpu import Gpus, NoGpus
 from hyperpod.ports.host import Credentials, Host
+from hyperpod.ports.stream import NoStreams, Streams
 
 EVERYWHERE = frozenset(Role)
 WORKERS = frozenset({Role.WORKER})
@@ -31,6 +33,12 @@ class Damping:
 
 TWO_OF_THREE = Damping(2, 3)
 """What holds for a check that has no reason for another."""
+
+AT_ONCE = Damping(1, 1)
+"""For a check that itself counts over time."""
+
+THREE_OF_THREE = Damping(3, 3)
+"""For what must last: with 15 s between two looks, half a minute."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,8 @@ class Ports:
     munge: Credentials
     facts: Facts
     gpus: Gpus = field(default_factory=NoGpus)
+    streams: Streams = field(default_factory=NoStreams)
+    devices: Devices = field(default_factory=NoDevices)
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,30 @@ from hyperpod.core.node import Role
 from hyperpod.errors import ConfigError
 from hyperpod.health.check import Check, Damping, Settings
 from hyperpod.health.checks import kernel_log
+from hyperpod.health.checks.clock_sync import ClockSyncCheck
+from hyperpod.health.checks.container_runtime import ContainerRuntimeCheck
+from hyperpod.health.checks.cpu import CpuCheck
 from hyperpod.health.checks.cpu_count import CpuCountCheck
 from hyperpod.health.checks.disk import DiskCheck
+from hyperpod.health.checks.edac import EdacCheck
+from hyperpod.health.checks.efa import EfaCheck
+from hyperpod.health.checks.ethernet import EthernetCheck
+from hyperpod.health.checks.hung_tasks import HungTasksCheck
+from hyperpod.health.checks.infiniband import InfinibandCheck
+from hyperpod.health.checks.leftovers import LeftoversCheck
 from hyperpod.health.checks.load import LoadCheck
 from hyperpod.health.checks.memory import MemoryCheck
 from hyperpod.health.checks.munge import MungeCheck
 from hyperpod.health.checks.name import NameCheck
+from hyperpod.health.checks.neuron import NeuronCheck
+from hyperpod.health.checks.nvme import NvmeCheck
 from hyperpod.health.checks.plugin import PluginCheck
+from hyperpod.health.checks.pressure import PressureCheck
+from hyperpod.health.checks.raid import RaidCheck
 from hyperpod.health.checks.readonly_fs import ReadonlyFsCheck
 from hyperpod.health.checks.service import ServiceCheck
 from hyperpod.health.checks.shared_fs import SharedFsCheck
+from hyperpod.health.checks.slurm_view import SlurmViewCheck
 
 CHECKS: Mapping[str, Callable[..., Any]] = {
     "service": ServiceCheck,
@@ -36,6 +50,20 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "disk": DiskCheck,
     "readonly_fs": ReadonlyFsCheck,
     "load": LoadCheck,
+    "clock_sync": ClockSyncCheck,
+    "container_runtime": ContainerRuntimeCheck,
+    "cpu": CpuCheck,
+    "edac": EdacCheck,
+    "efa": EfaCheck,
+    "ethernet": EthernetCheck,
+    "hung_tasks": HungTasksCheck,
+    "infiniband": InfinibandCheck,
+    "leftovers": LeftoversCheck,
+    "neuron": NeuronCheck,
+    "nvme": NvmeCheck,
+    "pressure": PressureCheck,
+    "raid": RaidCheck,
+    "slurm_view": SlurmViewCheck,
 }
 """Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent."""
 

@@ -48,7 +48,8 @@ class Mount:
 class Process:
     """One process; ``title`` is its command line with blanks between the words.
 
-    ``started_at`` is in seconds on this machine's boot clock (CLOCK_BOOTTIME).
+    ``started_at`` is in seconds on this machine's boot clock (CLOCK_BOOTTIME). ``state`` is the kernel's letter: ``D``
+    is a wait in the kernel that nothing ends but what it waits for.
     """
 
     pid: int
@@ -57,6 +58,17 @@ class Process:
     name: str
     title: str = ""
     started_at: float = 0.0
+    state: str = "S"
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What changes with a file: equal states mean that it is the same as before."""
+
+    inode: int
+    size_bytes: int
+    changed_ns: int
+    is_executable: bool = False
 
 
 class Contact(StrEnum):
@@ -158,7 +170,8 @@ class Host(Protocol):
         ...
 
     def try_write(self, folder: str, token: str, timeout_s: float) -> None:
-        """Write a small file in ``folder``, read it back and remove it, in a process that can be given up.
+        """Write a small file in ``folder``, read it back and remove it, in a process that can be given up. The process
+        stays for the next time: none is started while all is well.
 
         Raises:
             CommandTimeout: if that did not end in time (the process may live on in the kernel).
@@ -179,7 +192,11 @@ class Host(Protocol):
         ...
 
     def process(self, pid: int) -> Process | None:
-        """Return one process of this node; None when there is none with this id."""
+        """Return one process, or None when there is none with this number."""
+        ...
+
+    def processes_of_users(self, least_uid: int) -> Sequence[Process]:
+        """Return the processes whose owner's number is at least this. Much cheaper than ``processes``."""
         ...
 
     def environment(self, pid: int) -> Mapping[str, str]:
@@ -196,6 +213,22 @@ class Host(Protocol):
 
     def own_addresses(self) -> Sequence[str]:
         """Return the addresses of the node's interfaces, loopback included."""
+        ...
+
+    def ask_socket(self, path: str, request: bytes, timeout_s: float) -> bytes:
+        """Connect to a unix socket, send a request (may be empty) and return the beginning of the answer.
+
+        Raises:
+            OSError: if nobody listens or answers in time.
+        """
+        ...
+
+    def file_state(self, path: str) -> FileState:
+        """Return what changes with a file, without reading it.
+
+        Raises:
+            OSError: if it is not there.
+        """
         ...
 
     def connect(self, address: str, port: int, timeout_s: float) -> Contact:

@@ -43,3 +43,47 @@ class ProcessRunner(Protocol):
             CommandTimeout: Did not end in time.
         """
         ...
+
+
+class Running(Protocol):
+    """A program that runs beside us."""
+
+    def code(self) -> int | None:
+        """Return how it ended (negative: the signal), or None while it is there."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Write to its standard input.
+
+        Raises:
+            OSError: if it does not read any more.
+        """
+        ...
+
+    def read(self, timeout_s: float | None) -> bytes | None:
+        """Return what comes from its standard output next; empty at its end, None when nothing came in time."""
+        ...
+
+    def kill(self) -> None:
+        """Kill it; nobody waits until it is gone."""
+        ...
+
+    def close(self) -> None:
+        """Give the pipes back."""
+        ...
+
+
+class Starter(Protocol):
+    """Starts programs that run beside us."""
+
+    def start(self, argv: Sequence[str]) -> Running:
+        """Start ``argv`` with pipes to its standard input and output.
+
+        Raises:
+            CommandError: It could not be started (status 127).
+        """
+        ...
+
+
+class Programs(ProcessRunner, Starter, Protocol):
+    """Both."""

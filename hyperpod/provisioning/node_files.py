@@ -29,6 +29,7 @@ from hyperpod.ports.provider import NodeLaunch
 CONTROLLER_PORT = 6830
 METRICS_PORT = 9630
 KMSG_PATH = "/var/log/hyperpod/kmsg"
+SYSFS_PATH = "/run/hyperpod/sysfs"
 BOOT_ID_PATH = "/run/hyperpod/boot_id"
 SHARED_MOUNTS = ("/fsx", "/home")
 _PARAMETERS_FILE = "provisioning_parameters.json"
@@ -183,6 +184,8 @@ def _agent_config(
         "controller_port": CONTROLLER_PORT,
         # Nodes on one machine share its kernel's log; a machine of its own has its own.
         "kmsg_path": KMSG_PATH if is_here else "/dev/kmsg",
+        # Nor is the device tree a node's own; what a rehearsal puts there is.
+        "sysfs_path": SYSFS_PATH if is_here else "/sys",
         "boot_id_path": BOOT_ID_PATH,
         "shared_mounts": list(SHARED_MOUNTS),
         # Slurm may be promised more processors than this machine has; the check looks for those that are gone.

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from hyperpod.adapters.local.faults import FAULTS, LocalFaults, choose_task, kernel_record, known_fault, next_sequence
+from hyperpod.adapters.local import machine_faults
+from hyperpod.adapters.local.faults import (
+    FAULTS,
+    LocalFaults,
+    choose_task,
+    kernel_record,
+    known_fault,
+    next_sequence,
+    peer_name,
+)
 from hyperpod.errors import InvalidState, NotFound, UsageError
 from hyperpod.ports.process import Completed
 from tests.adapters.test_local_provider import make_provider, ready
@@ -224,3 +234,127 @@ def test_undoing_on_a_node_that_was_replaced_is_done(scene: Scene) -> None:
 def test_what_has_happened_cannot_be_undone(scene: Scene) -> None:
     with pytest.raises(InvalidState):
         scene.faults.undo("demo", "worker-1", "kill-task")
+
+
+LINKS = """1: lo: <LOOPBACK,UP> mtu 65536
+7: veth3@if2: <BROADCAST,MULTICAST,UP> mtu 1500
+71: veth9@if2: <BROADCAST,MULTICAST,UP> mtu 1500
+"""
+
+
+def test_a_link_goes_down_at_its_other_end(scene: Scene) -> None:
+    scene.podman.exec_replies["cat"] = Completed("7\n", "", 0)
+    scene.podman.routes = LINKS
+    scene.faults.inject("demo", "worker-1", "link-down")
+    scene.faults.undo("demo", "worker-1", "link-down")
+
+    assert [call[4:] for call in scene.podman.calls if call[:3] == ["ip", "link", "set"]] == [
+        ["veth3", "down"],
+        ["veth3", "up"],
+    ]
+
+
+def test_an_interface_is_found_by_its_whole_number() -> None:
+    assert peer_name(LINKS, "7") == "veth3"
+    assert peer_name(LINKS, "71") == "veth9"
+    assert peer_name(LINKS, "17") is None
+
+
+def test_lost_packets_are_a_share_in_both_directions_and_only_our_rules_are_taken_back(scene: Scene) -> None:
+    listing = (
+        "-P INPUT ACCEPT\n-A INPUT -j OTHER\n"
+        '-A INPUT ! -i lo -m statistic --mode random --probability 0.1 -m comment --comment "hyperpod-loss" -j DROP\n'
+    )
+    scene.faults.inject("demo", "worker-1", "packet-loss", "25%")
+    rules = [" ".join(argv) for argv in scene.in_network()]
+    assert sum("-I INPUT ! -i lo" in rule and "--probability 0.2500" in rule for rule in rules) == 1
+    assert sum("-I OUTPUT ! -o lo" in rule for rule in rules) == 1
+    (found,) = machine_faults.lost_rules(listing)
+    assert found[:4] == ["INPUT", "!", "-i", "lo"]
+    assert "hyperpod-loss" in found
+
+
+@pytest.mark.parametrize(
+    ("fault", "argument", "unit", "words"),
+    [
+        ("link-flap", "3,10", "hyperpod-fault-flap", ["3", "10"]),
+        ("memory-pressure", "2G", "hyperpod-fault-memory", ["2048"]),
+        ("cpu-hog", "4", "hyperpod-fault-hog", ["4"]),
+    ],
+)
+def test_what_goes_on_by_itself_is_a_unit_that_is_stopped_by_name(
+    scene: Scene, fault: str, argument: str, unit: str, words: list[str]
+) -> None:
+    scene.faults.inject("demo", "worker-1", fault, argument)
+    started = scene.inside()[-1]
+    assert started[1] == "systemd-run"
+    assert f"--unit={unit}" in started
+    assert started[-len(words) :] == words
+    scene.faults.undo("demo", "worker-1", fault, argument)
+    assert scene.inside()[-1][1:] == ["systemctl", "stop", f"{unit}.service"]
+
+
+def test_a_frozen_daemon_is_stopped_and_goes_on(scene: Scene) -> None:
+    scene.faults.inject("demo", "worker-1", "freeze-daemon", "munged")
+    scene.faults.undo("demo", "worker-1", "freeze-daemon", "munged")
+    assert [" ".join(argv[1:]) for argv in scene.inside()] == [
+        "systemctl kill --kill-whom=main --signal=STOP munge.service",
+        "systemctl kill --kill-whom=main --signal=CONT munge.service",
+    ]
+
+
+def test_a_file_of_the_device_tree_is_changed_below_the_nodes_own_tree(scene: Scene) -> None:
+    done = scene.faults.inject("demo", "worker-1", "sysfs", "/sys/class/net/eth1/carrier=0")
+    assert scene.inside()[-1][-4:] == [
+        machine_faults.SYSFS, "/run/hyperpod/sysfs-before", "class/net/eth1/carrier", "0",
+    ]  # fmt: skip
+    assert "class/net/eth1/carrier says '0'" in done
+
+
+@pytest.mark.parametrize(
+    ("fault", "argument"),
+    [
+        ("sysfs", "class/net/eth0/carrier"),
+        ("sysfs", "../../etc/passwd=x"),
+        ("sysfs", "class/../x=1"),
+        ("sysfs", "=1"),
+        ("sysfs", "class/net/eth0/carrier=a\nb"),
+        ("packet-loss", "0"),
+        ("packet-loss", "much"),
+        ("link-flap", "0,1"),
+        ("link-flap", "soon"),
+        ("memory-pressure", "all"),
+        ("cpu-hog", "-1"),
+        ("freeze-daemon", "init"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_refused(scene: Scene, fault: str, argument: str) -> None:
+    with pytest.raises(UsageError):
+        scene.faults.inject("demo", "worker-1", fault, argument)
+    assert scene.inside() == []
+
+
+def test_values_of_a_device_tree_are_put_and_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree, kept = tmp_path / "sysfs", tmp_path / "before"
+    monkeypatch.setattr(machine_faults, "SYSFS", str(tree))
+    monkeypatch.setattr(machine_faults, "_BEFORE", str(kept))
+
+    def run(*argv: str, check: bool = True) -> str:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=20, check=check).stdout
+
+    state = tree / "class/infiniband/mlx5_0/ports/1/state"
+    path = "class/infiniband/mlx5_0/ports/1/state"
+    machine_faults.put_value(run, f"{path}=4: ACTIVE")
+    machine_faults.put_value(run, f"{path}=1: DOWN")
+    machine_faults.put_value(run, f"{path}=1: DOWN")
+    assert state.read_text() == "1: DOWN\n"
+    machine_faults.take_values_back(run, "class/other")
+    assert state.read_text() == "1: DOWN\n"
+    machine_faults.take_values_back(run, f"{path}=1: DOWN")
+    assert state.read_text() == "4: ACTIVE\n"
+    machine_faults.take_values_back(run, "")
+    assert state.read_text() == "4: ACTIVE\n"
+    machine_faults.put_value(run, "class/net/new=1")
+    machine_faults.take_values_back(run, "")
+    assert not (tree / "class/net/new").exists()
+    machine_faults.take_values_back(run, "")

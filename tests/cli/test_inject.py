@@ -47,6 +47,16 @@ def test_an_interrupt_undoes_a_fault_for_a_time(fakes: Fakes, faults: FakeFaults
     assert faults.done[-1] == ("undo", "demo", "worker-1", "freeze", "")
 
 
+def test_a_file_of_the_device_tree_and_its_value_may_be_options(fakes: Fakes, faults: FakeFaults) -> None:
+    path = "class/net/eth0/carrier"
+    assert fakes.run("inject", "sysfs", "worker-1", "--path", path, "--value", "0").code == 0
+    assert fakes.run("inject", "sysfs", "worker-1", "--path", path, "--undo").code == 0
+    assert faults.done == [
+        ("inject", "demo", "worker-1", "sysfs", f"{path}=0"),
+        ("undo", "demo", "worker-1", "sysfs", path),
+    ]
+
+
 def test_undo_takes_a_fault_back(fakes: Fakes, faults: FakeFaults) -> None:
     assert fakes.run("inject", "read-only", "worker-1", "/scratch", "--undo").code == 0
     assert faults.done == [("undo", "demo", "worker-1", "read-only", "/scratch")]
@@ -57,6 +67,8 @@ def test_undo_takes_a_fault_back(fakes: Fakes, faults: FakeFaults) -> None:
     [
         ([], "FAULT and NODE are needed"),
         (["earthquake", "worker-1"], "unknown fault 'earthquake'; known are power-off"),
+        (["sysfs", "worker-1", "--path", "class/net"], "belong together"),
+        (["freeze", "worker-1", "--path", "x", "--value", "1"], "are for sysfs"),
         (["freeze", "worker-1", "--for", "soon"], "--for soon: must be a duration"),
         (["freeze", "worker-1", "--for", "5s", "--undo"], "exclude each other"),
         (["kill-task", "worker-1", "--for", "5s"], "kill-task cannot be undone"),

@@ -39,7 +39,8 @@ def test_all_commands_are_there() -> None:
     assert names >= {
         "create-cluster", "list-clusters", "describe-cluster", "list-nodes", "update-cluster", "replace-node",
         "reboot-node", "drain", "undrain", "ssh", "delete-cluster", "validate", "config show", "health", "jobs",
-        "run", "submit", "logs", "rehearse", "health deep", "health offenders", "job show", "events", "status", "why", "breaker reset", "inject", "provider-serve",
+        "run", "submit", "logs", "rehearse", "health deep", "health offenders",
+        "job show", "events", "status", "why", "breaker reset", "inject", "provider-serve",
         "version", "doctor",
     }  # fmt: skip
 

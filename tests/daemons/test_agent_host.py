@@ -11,7 +11,6 @@ from hyperpod.adapters.host import LocalHost, contact_of
 from hyperpod.adapters.process import Processes
 from hyperpod.errors import CommandError
 from hyperpod.ports.host import Contact, Process
-from hyperpod.ports.process import Completed
 from tests.fakes.process import FakeProcesses
 
 KERNEL = "01d3eb1b-4a98-4719-93ad-e35bc5374a8c"
@@ -91,43 +90,25 @@ def test_mounts_are_read_with_blanks_in_their_names(proc: Path) -> None:
     assert "ro" in found[1].options
 
 
-def test_a_write_is_tried_in_a_process_of_its_own_without_a_built_command(proc: Path) -> None:
-    processes = FakeProcesses()
-    host(proc, processes).try_write("/fsx/", "token; rm -rf /", 5.0)
-    (argv,) = processes.calls
-    assert argv[:2] == ["/bin/sh", "-c"]
-    assert "token" not in argv[2]
-    assert argv[4].startswith("/fsx/.hyperpod-probe.")
-    assert argv[5] == "token; rm -rf /"
-    assert argv[6:] == argv[4:5]
-
-
 def test_a_write_is_really_tried(proc: Path, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
-    LocalHost(Processes(), proc=str(proc)).try_write(str(shared), "worker-1 123", 5.0)
+    machine = LocalHost(Processes(), proc=str(proc))
+    machine.try_write(str(shared), "worker-1 123", 5.0)
+    machine.try_write(str(shared), "worker-1 124", 5.0)
     assert list(shared.iterdir()) == []
     with pytest.raises(CommandError, match="gone"):
-        LocalHost(Processes(), proc=str(proc)).try_write(str(shared / "gone"), "worker-1 123", 5.0)
+        machine.try_write(str(shared / "gone"), "worker-1 123", 5.0)
 
 
-def test_files_of_failed_tries_are_removed_by_the_next_good_one(proc: Path) -> None:
-    processes = FakeProcesses()
-    machine = host(proc, processes)
-    processes.on("/bin/sh", reply=[CommandError(["sh"], 1, "no"), Completed("", "", 0)])
-    with pytest.raises(CommandError):
-        machine.try_write("/fsx", "a", 5.0)
-    machine.try_write("/fsx", "b", 5.0)
-    machine.try_write("/fsx", "c", 5.0)
-    first, second, third = processes.calls
-    assert second[6:] == [first[4], second[4]]
-    assert third[6:] == [third[4]]
-
-
-def test_a_failed_write_says_why(proc: Path) -> None:
-    processes = FakeProcesses({("/bin/sh",): Completed("", "sh: 1: cannot create: Read-only file system", 2)})
-    with pytest.raises(CommandError, match="Read-only file system"):
-        host(proc, processes).try_write("/fsx", "token", 5.0)
+def test_users_processes_and_single_ones_are_found_without_reading_all(proc: Path) -> None:
+    uid = proc.stat().st_uid
+    assert host(proc).processes_of_users(uid + 1) == []
+    assert [p.pid for p in host(proc).processes_of_users(uid)] == [1]
+    found = host(proc).process(1)
+    assert found is not None
+    assert found.pid == 1
+    assert host(proc).process(99) is None
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,33 @@ def test_a_node_stays_ready_over_a_restart_of_the_agent_but_not_over_a_boot(stag
     assert (again.why_not_ready, bool(rebooted.why_not_ready)) == ("", True)
 
 
+NEURON = "3,{n},{us},-;NEURON_HW_ERR=HBM_UE instance-id=i-1 nd-id=3 nc-id=0 serial-num=5 action=TERMINATE_INSTANCE"
+
+
+def test_a_neuron_line_costs_the_machine_only_when_it_comes_again_after_a_reboot(stage: Stage) -> None:
+    stage.kernel(NEURON.format(n=1, us=5_000_000))
+    assert [(f.severity, f.action) for f in stage.mind.findings] == [(Severity.WARN, Action.NONE)]
+    stage.mind.save()
+    again, rebooted = stage.new_mind(), stage.new_mind("boot-2")
+    again.restore(stage.actions.saved[-1])
+    assert [f.severity for f in again.findings] == [Severity.WARN]
+    rebooted.restore(stage.actions.saved[-1])
+    assert rebooted.findings == ()
+    stage.mind = rebooted
+    stage.kernel(NEURON.format(n=1, us=5_000_000))
+    assert [(f.severity, f.action) for f in stage.mind.findings] == [(Severity.FATAL, Action.REPLACE)]
+    stage.mind.save()
+    restarted = stage.new_mind("boot-2")
+    restarted.restore(stage.actions.saved[-1])
+    assert [f.severity for f in restarted.findings] == [Severity.FATAL]
+
+
+def test_checks_are_told_where_the_device_tree_is(stage: Stage) -> None:
+    assert stage.mind.facts(1.0, stage.clock.now(), 1.0).sysfs == "/sys"
+    stage.settings = make_settings(sysfs_path="/run/hyperpod/sysfs/")
+    assert stage.new_mind().facts(1.0, stage.clock.now(), 1.0).sysfs == "/run/hyperpod/sysfs"
+
+
 def test_a_soft_finding_reaches_the_controller_when_damping_lets_it(stage: Stage) -> None:
     stage.connect()
     stage.tick()

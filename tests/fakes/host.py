@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from hyperpod.errors import CommandError, CommandTimeout, MungeError
-from hyperpod.ports.host import Contact, DiskUsage, Mount, Process
+from hyperpod.ports.host import Contact, DiskUsage, FileState, Mount, Process
 from tests.fakes.clock import FakeClock
 
 
@@ -16,7 +17,8 @@ class FakeHost:
     """Implements ``ports.host.Host``. What is not set does not exist.
 
     ``writes`` maps a folder to ``ok``, ``hangs`` or an error text; ``outputs`` a program's name to its output, or
-    to ``hangs``, or to an error text after ``fails: ``.
+    to ``hangs``, or to an error text after ``fails: ``. ``refusals`` maps a file to the error number that reading it
+    gives, ``sockets`` a unix socket to its answer.
     """
 
     clock: FakeClock = field(default_factory=FakeClock)
@@ -34,6 +36,10 @@ class FakeHost:
     addresses: tuple[str, ...] = ("127.0.0.1",)
     contacts: dict[str, Contact] = field(default_factory=dict)
     boot: str = "boot-1"
+    booted: float = 0.0
+    executables: frozenset[str] = frozenset()
+    refusals: dict[str, int] = field(default_factory=dict)
+    sockets: dict[str, str] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
 
     def now(self) -> datetime:
@@ -46,12 +52,14 @@ class FakeHost:
         return self.boot
 
     def booted_at(self) -> float:
-        return 0.0
+        return self.booted
 
     def uptime_s(self) -> float:
         return self.clock.monotonic()
 
     def read_text(self, path: str, limit: int = 65536) -> str:
+        if path in self.refusals:
+            raise OSError(self.refusals[path], os.strerror(self.refusals[path]), path)
         if path not in self.files:
             raise FileNotFoundError(2, "No such file or directory", path)
         return self.files[path][:limit]
@@ -110,7 +118,19 @@ class FakeHost:
         return list(self.process_list)
 
     def process(self, pid: int) -> Process | None:
-        return next((p for p in self.process_list if p.pid == pid), None)
+        return next((process for process in self.process_list if process.pid == pid), None)
+
+    def processes_of_users(self, least_uid: int) -> Sequence[Process]:
+        return [process for process in self.process_list if process.uid >= least_uid]
+
+    def ask_socket(self, path: str, request: bytes, timeout_s: float) -> bytes:
+        if path not in self.sockets:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return self.sockets[path].encode()
+
+    def file_state(self, path: str) -> FileState:
+        data = self.read_bytes(path)
+        return FileState(1, len(data), hash(data), path in self.executables)
 
     def environment(self, pid: int) -> Mapping[str, str]:
         return self.environments.get(pid, {})

@@ -11,6 +11,42 @@ from hyperpod.ports.process import Completed
 Reply = Completed | Exception | Callable[[Sequence[str]], Completed]
 
 
+class FakeChild:
+    """A program that runs beside us: what it will print, and what was written to it.
+
+    ``says`` holds its output piece by piece: None for a read that comes to nothing, empty bytes for its end.
+    """
+
+    def __init__(self, *says: bytes | None, dies: bool = True) -> None:
+        self.says = list(says)
+        self.dies = dies
+        self.written: list[bytes] = []
+        self.is_killed = False
+        self.status: int | None = None
+
+    def code(self) -> int | None:
+        return self.status
+
+    def write(self, data: bytes) -> None:
+        if self.status is not None:
+            raise BrokenPipeError(32, "Broken pipe")
+        self.written.append(data)
+
+    def read(self, timeout_s: float | None) -> bytes | None:
+        piece = self.says.pop(0) if self.says else b""
+        if piece == b"" and self.status is None:
+            self.status = 0
+        return piece
+
+    def kill(self) -> None:
+        self.is_killed = True
+        if self.dies and self.status is None:
+            self.status = -9
+
+    def close(self) -> None:
+        return
+
+
 class FakeProcesses:
     """Answers commands by the longest matching prefix of their arguments; unknown commands succeed silently.
 
@@ -25,6 +61,8 @@ class FakeProcesses:
         self.calls: list[list[str]] = []
         self.inputs: list[str | None] = []
         self.detached: list[list[str]] = []
+        self.children: list[FakeChild] = []
+        self.started: list[FakeChild] = []
 
     def on(self, *prefix: str, reply: Reply | list[Reply] | str) -> None:
         """Set the reply for commands which begin with ``prefix``; a string is their output."""
@@ -52,6 +90,15 @@ class FakeProcesses:
         if check and done.code != 0:
             raise CommandError(argv, done.code, done.stderr)
         return done
+
+    def start(self, argv: Sequence[str]) -> FakeChild:
+        """Start the next of ``children``; without one it cannot be started."""
+        self.calls.append(list(argv))
+        if not self.children:
+            raise CommandError(argv, 127, "No such file or directory")
+        child = self.children.pop(0)
+        self.started.append(child)
+        return child
 
     def stream(
         self,

@@ -2,11 +2,14 @@
 
 A case file holds ``facts``, ``settings`` and ``host`` (see ``tests.fakes.host``), what munge does, and ``expect``: the
 findings as ``CODE SEVERITY [device]``, with a part of the message where it matters; ``not_ready`` is a part of that
-sentence. ``again`` lists changes to the host for further runs of the same check, each with its own ``expect``.
+sentence. ``host.trees`` holds folders as ``{root: {path below it: value}}``; ``devices`` and ``streams`` are those of
+``tests.fakes.devices``. ``again`` lists changes to the host for further runs of the same check, each with its own
+``expect``.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,10 @@ import yaml
 from hyperpod.core.node import Role
 from hyperpod.health.check import Check, Facts, Ports, Result
 from hyperpod.health.registry import CHECKS, build_checks, parse_settings
+from hyperpod.ports.devices import NvmeHealth
 from hyperpod.ports.host import DiskUsage, Process
 from tests.fakes.clock import FakeClock
+from tests.fakes.devices import FakeDevices, FakeStreams
 from tests.fakes.host import FakeHost, FakeMunge
 
 CASES = Path(__file__).parent / "cases"
@@ -44,30 +49,58 @@ def _disk(value: Any) -> DiskUsage | OSError:
 
 
 def _set_up(host: FakeHost, data: dict[str, Any]) -> None:
-    for name in ("files", "links", "writes", "outputs"):
+    for root, tree in data.get("trees", {}).items():
+        host.files.update({f"{root}/{path}": f"{value}\n" for path, value in tree.items()})
+    for name in ("files", "links", "writes", "outputs", "refusals", "sockets"):
         getattr(host, name).update(data.get(name, {}))
+    host.executables |= frozenset(data.get("executables", ()))
+    host.booted = data.get("booted", host.booted)
     for path in data.get("gone", []):
-        host.files.pop(path, None)
+        for name in [n for n in host.files if n == path or n.startswith(f"{path}/")]:
+            del host.files[name]
     host.disks.update({path: _disk(value) for path, value in data.get("disks", {}).items()})
     host.blobs.update({path: text.encode("latin-1") for path, text in data.get("blobs", {}).items()})
     host.names.update({name: tuple(found) for name, found in data.get("names", {}).items()})
     host.addresses = tuple(data.get("addresses", host.addresses))
     host.cpus = data.get("cpus", host.cpus)
     host.mounted = tuple(data.get("mounted", host.mounted))
-    if "processes" in data:
+    if isinstance(data.get("processes"), list):
+        host.process_list = [Process(**process) for process in data["processes"]]
+    elif "processes" in data:
         host.process_list = [Process(pid, 1, 0, name) for name, pid in data["processes"].items()]
+    host.environments.update(data.get("environments", {}))
     host.clock.advance(data.get("later_s", 0))
 
 
 def _facts(host: FakeHost, data: dict[str, Any]) -> Facts:
     values = {"uptime_s": 1000.0, **data}
     values["role"] = Role(values.get("role", "worker"))
+    if values.get("jobs") is not None:
+        values["jobs"] = frozenset(values["jobs"])
     values["shared_mounts"] = tuple(values.get("shared_mounts", ()))
     return Facts(now=host.now(), node="worker-1", **values)
 
 
+def _devices(data: dict[str, Any]) -> FakeDevices:
+    health = {d: v if isinstance(v, int) else NvmeHealth(**v) for d, v in data.get("health", {}).items()}
+    return FakeDevices(data.get("statistics", {}), health, data.get("is_synchronised"))
+
+
+def _streams(data: dict[str, Any]) -> FakeStreams:
+    lines = [line if isinstance(line, str) else json.dumps(line) for line in data.get("lines", [])]
+    return FakeStreams(lines, data.get("age_s", 1.0 if lines else None), data.get("problem", ""))
+
+
 def _run(check: Check, host: FakeHost, case: dict[str, Any]) -> Result:
-    return check.run(Ports(host, FakeMunge(case.get("munge_error", "")), _facts(host, case.get("facts", {}))))
+    return check.run(
+        Ports(
+            host,
+            FakeMunge(case.get("munge_error", "")),
+            _facts(host, case.get("facts", {})),
+            streams=_streams(case.get("streams", {})),
+            devices=_devices(case.get("devices", {})),
+        )
+    )
 
 
 def _compare(result: Result, expected: dict[str, Any]) -> None:
@@ -77,6 +110,7 @@ def _compare(result: Result, expected: dict[str, Any]) -> None:
         assert any(part in f.message for f in result.findings), [f.message for f in result.findings]
     assert expected.get("not_ready", "") in result.not_ready
     assert bool(expected.get("not_ready")) == bool(result.not_ready)
+    assert {**result.inventory, **expected.get("inventory", {})} == result.inventory
     for key in ("whose", "action"):
         if key in expected:
             assert [getattr(f, key).value for f in result.findings] == expected[key]
@@ -102,7 +136,7 @@ def test_a_check_finds_what_is_written_down(path: Path) -> None:
 def test_every_check_has_a_healthy_and_an_ill_case(name: str) -> None:
     cases = [yaml.safe_load(path.read_text()) for path in (CASES / name).glob("*.yaml")]
     assert any(not case.get("expect") and not case.get("not_ready") for case in cases)
-    assert any(case.get("expect") for case in cases)
+    assert any(run.get("expect") for case in cases for run in (case, *case.get("again", [])))
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from hyperpod.adapters.local import machine_faults
 from hyperpod.adapters.local.podman import Container, Podman
 from hyperpod.adapters.local.provider import LocalProvider
 from hyperpod.errors import CommandError, InvalidState, NotFound, ProviderError, UsageError
@@ -47,6 +48,15 @@ FAULTS: Mapping[str, Fault] = {
         Fault("fs-hang", "a shared file system does not answer any more", "FOLDER", "/fsx"),
         Fault("clock-skew", "the clock of agent and munge is wrong by so much", "SECONDS", "600"),
         Fault("freeze", "every process stands still, the machine looks alive from outside"),
+        Fault("freeze-daemon", "one daemon stands still, its unit stays active", "DAEMON", "slurmd"),
+        Fault("link-down", "the node's interface loses its carrier; addresses and routes stay"),
+        Fault("link-flap", "the node's link goes down and comes up again and again", "DOWN_S,UP_S", "3,10"),
+        Fault("packet-loss", "the node's link loses a share of all packets", "PERCENT", "10"),
+        Fault("memory-pressure", "a process holds much of the memory", "SIZE", "512M"),
+        Fault("cpu-hog", "loops take so many processors", "COUNT", "2"),
+        Fault(
+            "sysfs", "a file of the node's device tree (counters, states of links) says something", "PATH=VALUE", None
+        ),
     )
 }
 
@@ -91,6 +101,13 @@ class LocalFaults:
             "fs-hang": self._fs_hang,
             "clock-skew": self._clock_skew,
             "freeze": self._freeze,
+            "freeze-daemon": lambda box, name: machine_faults.freeze_daemon(self._in(box), name),
+            "link-down": self._link_down,
+            "link-flap": lambda box, times: machine_faults.flap_link(self._in(box), times),
+            "packet-loss": self._packet_loss,
+            "memory-pressure": lambda box, size: machine_faults.eat_memory(self._in(box), size),
+            "cpu-hog": lambda box, count: machine_faults.hog_processors(self._in(box), count),
+            "sysfs": lambda box, value: machine_faults.put_value(self._in(box), value),
         }
         return f"{node}: {actions[fault](container, argument)}"
 
@@ -134,6 +151,22 @@ class LocalFaults:
             for unit in _CLOCK_UNITS:
                 self._exec(container, "rm", "-rf", _drop_ins(unit))
             self._reload_clock_units(container)
+        else:
+            self._undo_machine_fault(container, fault, argument)
+
+    def _undo_machine_fault(self, container: Container, fault: str, argument: str) -> None:
+        run = self._in(container)
+        if fault == "freeze-daemon":
+            machine_faults.thaw_daemon(run, argument)
+        elif fault == "link-down":
+            self._set_link(container, "up")
+        elif fault == "packet-loss":
+            for rule in machine_faults.lost_rules(self._filter_rules(container)):
+                self._in_network(container, "iptables", "-w", "-D", *rule, check=False)
+        elif fault == "sysfs":
+            machine_faults.take_values_back(run, argument)
+        elif fault in _FAULT_UNITS:
+            machine_faults.stop_unit(run, _FAULT_UNITS[fault])
 
     # --- from outside
 
@@ -153,6 +186,37 @@ class LocalFaults:
             "rate", rate, "burst", "16kbit", "latency", "800ms",
         )  # fmt: skip
         return f"its link carries {rate} only"
+
+    def _link_down(self, container: Container, _argument: str) -> str:
+        self._set_link(container, "down")
+        return "its interface has no carrier"
+
+    def _set_link(self, container: Container, state: str) -> None:
+        """Switch the other end of the node's cable: the node keeps its addresses and routes."""
+        index = self._exec(container, "cat", "/sys/class/net/eth0/iflink").strip()
+        listed = self._processes.run(["ip", "-o", "link", "show"], timeout_s=_TIMEOUT_S).stdout
+        name = peer_name(listed, index)
+        if name is None:
+            raise ProviderError(f"the other end of the node's cable (interface {index}) is not on this machine")
+        self._processes.run(["ip", "link", "set", "dev", name, state], timeout_s=_TIMEOUT_S)
+
+    def _packet_loss(self, container: Container, percent: str) -> str:
+        rules = machine_faults.loss_rules(percent)
+        for rule in machine_faults.lost_rules(self._filter_rules(container)):
+            self._in_network(container, "iptables", "-w", "-D", *rule, check=False)
+        for rule in rules:
+            self._in_network(container, "iptables", "-w", "-I", *rule)
+        return f"its link loses {percent.removesuffix('%')} % of the packets"
+
+    def _filter_rules(self, container: Container) -> str:
+        command = ["nsenter", "--target", str(container.pid), "--net", "iptables", "-w", "-S"]
+        return self._processes.run(command, timeout_s=_TIMEOUT_S, check=False).stdout
+
+    def _in(self, container: Container) -> machine_faults.Exec:
+        def run(*argv: str, check: bool = True) -> str:
+            return self._exec(container, *argv, check=check)
+
+        return run
 
     def _freeze(self, container: Container, _argument: str) -> str:
         if container.state != "paused":
@@ -289,6 +353,12 @@ def _drop_ins(unit: str) -> str:
     return f"/run/systemd/system/{unit}.d"
 
 
+_FAULT_UNITS = {
+    "link-flap": "hyperpod-fault-flap",
+    "memory-pressure": "hyperpod-fault-memory",
+    "cpu-hog": "hyperpod-fault-hog",
+}
+
 _CLOCK_UNITS = ("munge.service", "hyperpod-agent.service")
 
 
@@ -323,6 +393,15 @@ def next_sequence(last_record: str) -> int:
     """Return the number after that of the last record; 1 for an empty log."""
     fields = last_record.partition(";")[0].split(",")
     return int(fields[1]) + 1 if len(fields) >= 3 and fields[1].isdigit() else 1
+
+
+def peer_name(listing: str, index: str) -> str | None:
+    """Return the name of the interface with this number in ``ip -o link show``; None when it is not there."""
+    for line in listing.splitlines():
+        number, _, rest = line.partition(": ")
+        if number.strip() == index and rest:
+            return rest.partition(":")[0].partition("@")[0]
+    return None
 
 
 def choose_task(listing: str) -> Task | None:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hyperpod.core.finding import Finding
+from hyperpod.core.finding import Finding, Severity
 from hyperpod.core.node import Role
 from hyperpod.errors import CommandError, CommandTimeout
 from hyperpod.health.check import TWO_OF_THREE, WORKERS, Damping, Ports, Result, fatal, unknown, warn
@@ -27,6 +27,14 @@ from hyperpod.ports.host import Host
 NAME = "plugin"
 
 _SYMBOLS = (b"spank_plugin_version", b"plugin_name", b"plugin_type", b"slurm_spank_init")
+
+ASK_AGAIN_S = 600.0
+"""A refusal is doubted after so long although no file has changed: a library below the plugin may have."""
+
+BOOTING_S = 5.0
+"""A booting node gets slurm.conf from slurmctld, which may be away for a moment."""
+
+NEVER_S = float("inf")
 
 
 @dataclass
@@ -50,6 +58,7 @@ class PluginCheck:
     is_basic: bool = True
     roles: frozenset[Role] = WORKERS
     _proved: tuple[str, int] | None = field(default=None, repr=False)
+    _asked: tuple[tuple[str, int], float, tuple[Finding, ...]] | None = field(default=None, repr=False)
 
     def run(self, ports: Ports) -> Result:
         """Prove that the plugin is loaded, or say which step fails."""
@@ -72,21 +81,36 @@ class PluginCheck:
             return _fails("PluginDamaged", f"{path} is not a plugin for Slurm (size {len(data)} bytes)")
         state = (f"{where} {path} {text}", hash(data))
         if state != self._proved:
-            try:
-                listed = "--auto-resume" in ports.host.run(["srun", "--help"], 10.0)
-            except CommandTimeout:
-                findings.append(unknown(NAME, "PluginUnproved", "srun --help does not answer"))
-                return Result(tuple(findings))
-            except CommandError as error:
-                if error.code == 127:
-                    # No srun on this node: the file is all that can be looked at.
-                    return Result(tuple(findings))
-                findings.append(unknown(NAME, "PluginUnproved", f"srun --help: {error}"))
-                return Result(tuple(findings))
-            if not listed:
-                return _fails("PluginRefused", f"Slurm does not load {path}: srun --help has no --auto-resume")
-            self._proved = state
+            now = ports.host.monotonic()
+            if self._asked is not None and self._asked[0] == state and now < self._asked[1]:
+                return Result((*findings, *self._asked[2]))
+            answer = self._ask(ports.host, path)
+            if answer is None:
+                self._proved = state
+            elif any(finding.severity is Severity.UNKNOWN for finding in answer):
+                findings += answer
+            else:
+                # Nothing has changed: a program every minute would not find out more.
+                again_s = BOOTING_S if ports.facts.uptime_s < self.grace_s else ASK_AGAIN_S
+                self._asked = (state, now + (again_s if answer else NEVER_S), answer)
+                findings += answer
         return Result(tuple(findings))
+
+    def _ask(self, host: Host, path: str) -> tuple[Finding, ...] | None:
+        """Ask Slurm whether it loads the plugin: None when it does, nothing where there is no srun to ask."""
+        try:
+            listed = "--auto-resume" in host.run(["srun", "--help"], 10.0)
+        except CommandTimeout:
+            return (unknown(NAME, "PluginUnproved", "srun --help does not answer"),)
+        except CommandError as error:
+            if error.code == 127:
+                # No srun on this node: the file is all that can be looked at.
+                return ()
+            return (unknown(NAME, "PluginUnproved", f"srun --help: {error}"),)
+        if not listed:
+            text = f"Slurm does not load {path}: srun --help has no --auto-resume"
+            return (fatal(NAME, "PluginRefused", text),)
+        return None
 
     def _read(self, host: Host, path: str) -> tuple[str, bytes | None]:
         candidates = [path] if path.startswith("/") else [f"{folder}/{path}" for folder in self.folders]

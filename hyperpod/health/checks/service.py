@@ -8,11 +8,13 @@ service that comes and goes is WARN. A process is found by its name; a systemd c
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal, warn
+from hyperpod.ports.host import Host
 
 NAME = "service"
 
@@ -38,7 +40,12 @@ class ServiceCheck:
     def run(self, ports: Ports) -> Result:
         """Look for each service among the processes."""
         wanted = ["munged", *(["slurmd"] if ports.facts.role is Role.WORKER else []), *self.services]
-        running = self._running(ports, wanted)
+        # The kernel cuts process names at 15 characters. A daemon's helpers have it as parent: the oldest counts.
+        running = self._still_running(ports.host, wanted)
+        if len(running) < len(wanted):
+            running = {}
+            for process in ports.host.processes():
+                running[process.name] = min(process.pid, running.get(process.name, process.pid))
         findings: list[Finding] = []
         missing: list[str] = []
         now = ports.host.monotonic()
@@ -60,18 +67,15 @@ class ServiceCheck:
             findings.append(fatal(NAME, "ServiceDown", text, action=Action.DRAIN, device=service))
         return Result(tuple(findings))
 
-    def _running(self, ports: Ports, wanted: list[str]) -> dict[str, int]:
-        """Return process ids by name. While the known ones live, only they are looked at: a node has thousands."""
-        known = {service[:15]: self._pids[service] for service in wanted if service in self._pids}
-        if len(known) == len(wanted):
-            seen = {name: ports.host.process(pid) for name, pid in known.items()}
-            if all(process is not None and process.name == name for name, process in seen.items()):
-                return known
-        # The kernel cuts process names at 15 characters. A daemon's helpers have it as parent: the oldest counts.
-        running: dict[str, int] = {}
-        for process in ports.host.processes():
-            running[process.name] = min(process.pid, running.get(process.name, process.pid))
-        return running
+    def _still_running(self, host: Host, wanted: Sequence[str]) -> dict[str, int]:
+        """Return the services whose process of the last time is there: to read all others would cost far more."""
+        found = {}
+        for service in wanted:
+            pid = self._pids.get(service)
+            process = host.process(pid) if pid is not None else None
+            if process is not None and process.name == service[:15] and process.state != "Z":
+                found[service[:15]] = process.pid
+        return found
 
     def _note(self, service: str, pid: int, now: float) -> None:
         times = self._restarts.setdefault(service, deque())

@@ -1,0 +1,45 @@
+"""A Neuron line in the kernel log costs a machine only when a second fact agrees."""
+
+from __future__ import annotations
+
+from hyperpod.core.finding import Action, Finding, Severity
+from hyperpod.health.correlate import correlate
+from hyperpod.health.kernel import classify
+
+LINE = "NEURON_HW_ERR=HBM_UE instance-id=i-1 hostname=h nd-id={} nc-id=0 serial-num=5 action=TERMINATE_INSTANCE"
+
+
+def line(device: int = 3) -> Finding:
+    (verdict,) = classify(LINE.format(device))
+    return Finding("kernel_log", verdict.code, verdict.severity, verdict.message, verdict.action, device=verdict.device)
+
+
+def counter(device: str, code: str = "NeuronHardwareErrors") -> Finding:
+    return Finding("neuron", code, Severity.WARN, "counted", device=device)
+
+
+def test_a_line_alone_is_a_warning() -> None:
+    assert correlate((line(),)) == (line(),)
+    assert line().severity is Severity.WARN
+
+
+def test_a_counter_of_the_same_device_or_of_the_node_makes_it_a_replacement() -> None:
+    for device in ("nd3", ""):
+        found, _ = correlate((line(), counter(device)))
+        assert (found.severity, found.action, found.is_hard) == (Severity.FATAL, Action.REPLACE, True)
+        assert "a counter rose too" in found.message
+
+
+def test_another_devices_counter_and_a_failed_tool_prove_nothing() -> None:
+    others = (counter("nd4"), counter("nd3", "NeuronToolFailed"), counter("", "NeuronCountersMissing"))
+    assert correlate((line(), *others))[0] == line()
+
+
+def test_the_same_request_after_a_reboot_makes_it_a_replacement() -> None:
+    assert correlate((line(),), {"nd3"})[0].action is Action.REPLACE
+    assert correlate((line(),), {"nd4"})[0] == line()
+
+
+def test_other_lines_and_findings_stay_as_they_are() -> None:
+    found = (Finding("kernel_log", "Xid79", Severity.FATAL, "off", Action.REBOOT), counter("nd3"))
+    assert correlate(found, {"nd3"}) == found
