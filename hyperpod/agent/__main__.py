@@ -28,6 +28,7 @@ from hyperpod.agent.notify import Notifier
 from hyperpod.agent.outbox import Outbox
 from hyperpod.agent.settings import DEFAULT_PATH, AgentSettings, parse_settings
 from hyperpod.core.finding import Finding, Severity, Whose
+from hyperpod.core.policy import Mode
 from hyperpod.errors import ConfigError, HyperpodError
 from hyperpod.health import registry
 from hyperpod.health.check import Check, Settings
@@ -60,12 +61,13 @@ def build(settings: AgentSettings, host: LocalHost, munge: Munge) -> tuple[Loop,
     runner = Runner(
         checks,
         observe_only=registry.observe_only(health),
+        overrides=registry.overrides(health),
         boot_id=boot_id,
         instance_id=settings.instance_id,
         start=start,
     )
-    own = health.get(kernel_log.NAME, Settings())
-    kernel = None if own.is_disabled else build_kernel_log(settings, host, boot_id, own)
+    own = registry.policy_of(kernel_log.NAME, health)
+    kernel = None if own.mode is Mode.OFF else build_kernel_log(settings, host, boot_id, own)
     try:
         os.makedirs(settings.state_dir, mode=0o700, exist_ok=True)
     except OSError as error:
@@ -107,7 +109,7 @@ def build_checks(
     """
     try:
         health = registry.parse_settings(settings.health)
-        own = health.get(kernel_log.NAME, Settings())
+        own = registry.policy_of(kernel_log.NAME, health)
         build_kernel_log(settings, host, boot_id, own)
         return health, registry.build_checks(settings.role, health), ()
     except ConfigError as error:
@@ -140,7 +142,8 @@ def build_kernel_log(settings: AgentSettings, host: LocalHost, boot_id: str, own
             booted_at=host.booted_at(),
             wall_clock_zero=zero,
             root_devices=root_devices(host),
-            observe_only=own.observe_only,
+            overrides={code: severity.name for code, severity in own.overrides.items()},
+            observe_only=own.mode is Mode.OBSERVE,
             **own.values,  # type: ignore[arg-type]
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -57,6 +57,7 @@ class Finding:
         is_hard: A fact that needs no second look; soft facts are damped before they get here.
         evidence: The raw text that proves it, at most a few hundred characters.
         job_id: The job concerned, where known.
+        would: What a finding of a check that is only observed would have asked for; NONE for all others.
     """
 
     check: str
@@ -72,6 +73,7 @@ class Finding:
     is_hard: bool = False
     evidence: str = ""
     job_id: int | None = None
+    would: Action = Action.NONE
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -94,6 +96,7 @@ class Finding:
             "is_hard": self.is_hard,
             "evidence": self.evidence,
             "job_id": self.job_id,
+            "would": self.would.value,
         }
 
     @classmethod
@@ -119,6 +122,7 @@ class Finding:
             is_hard=bool(data.get("is_hard", False)),
             evidence=str(data.get("evidence", ""))[:500],
             job_id=int(job_id) if job_id is not None else None,
+            would=Action(str(data.get("would", "None"))),
         )
 
 

@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeVar
 
 P = TypeVar("P", "RepairPolicy", "ResumePolicy")
+
+
+class Mode(StrEnum):
+    """What a health check may do: drain the node, only report what it would have done, or not run."""
+
+    ACT = "act"
+    OBSERVE = "observe"
+    OFF = "off"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Owns rhythm, deadlines and damping for all checks, so that no check has any of i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -58,6 +58,7 @@ class Runner:
     Args:
         checks: The checks of this node.
         observe_only: Names of checks whose findings may not take the node out of service.
+        overrides: Severity by code, by check, in place of the checks' own.
         boot_id, instance_id: Stamped on every finding.
         start: Monotonic time at which the agent started.
     """
@@ -67,12 +68,14 @@ class Runner:
         checks: Sequence[Check],
         *,
         observe_only: Collection[str] = (),
+        overrides: Mapping[str, Mapping[str, Severity]] | None = None,
         boot_id: str = "",
         instance_id: str = "",
         start: float = 0.0,
     ) -> None:
         self._boot_id = boot_id
         self._instance_id = instance_id
+        self._overrides = overrides or {}
         self._slots: dict[str, _Slot] = {}
         for index, check in enumerate(checks):
             offset = 0.0 if check.is_basic else (index * _SPREAD % 1.0) * check.interval_s
@@ -132,6 +135,7 @@ class Runner:
             message = f"the check {name} failed: {type(result).__name__}: {result}"
             result = Result((Finding(name, CHECK_FAILED, Severity.UNKNOWN, message[:300]),))
         else:
+            result = self._overridden(name, result)
             # A check that is only observed must not keep a node from its first job either.
             why = result.not_ready if slot.observe_only else result.why_not_ready
             if not slot.has_passed and not why:
@@ -141,6 +145,12 @@ class Runner:
         slot.last = result
         self._damp(slot, result, at)
         return before != slot.open
+
+    def _overridden(self, name: str, result: Result) -> Result:
+        words = self._overrides.get(name)
+        if not words:
+            return result
+        return replace(result, findings=tuple(overridden(f, words.get(f.code)) for f in result.findings))
 
     def _damp(self, slot: _Slot, result: Result, at: datetime) -> None:
         present = {f.key: f for f in result.findings}
@@ -194,7 +204,11 @@ class Runner:
     def suspicions(self, names: Collection[str]) -> tuple[Finding, ...]:
         """Return what the last runs of these checks saw that damping has not opened yet."""
         return tuple(
-            replace(f, boot_id=self._boot_id, instance_id=self._instance_id)
+            replace(
+                observed(f) if slot.observe_only and f.severity is Severity.FATAL else f,
+                boot_id=self._boot_id,
+                instance_id=self._instance_id,
+            )
             for name, slot in self._slots.items()
             if name in names and slot.last is not None
             for f in slot.last.findings
@@ -239,6 +253,18 @@ class Runner:
 
 
 def observed(finding: Finding) -> Finding:
-    """Return a FATAL finding as WARN that names what it would have asked for."""
-    message = f"{finding.message} (observed only, would have asked for {finding.action.value})"
-    return replace(finding, severity=Severity.WARN, action=Action.NONE, message=message)
+    """Return a FATAL finding as WARN that says what would have been done."""
+    action = finding.action if finding.action is not Action.NONE else Action.DRAIN
+    then = "" if action is Action.DRAIN else f" and asked for {action.value}"
+    message = f"{finding.message} (observed only: would have drained the node{then})"
+    return replace(finding, severity=Severity.WARN, action=Action.NONE, message=message, would=action)
+
+
+def overridden(finding: Finding, severity: Severity | None) -> Finding:
+    """Return a finding with the severity that the site gives to its code. UNKNOWN stays: nothing was seen."""
+    if severity is None or finding.severity in (Severity.UNKNOWN, severity):
+        return finding
+    action = Action.NONE
+    if severity is Severity.FATAL:
+        action = finding.action if finding.action is not Action.NONE else Action.DRAIN
+    return replace(finding, severity=severity, action=action)

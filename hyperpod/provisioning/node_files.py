@@ -23,6 +23,7 @@ from hyperpod.adapters.slurm.conf import (
 )
 from hyperpod.core.node import Role
 from hyperpod.core.provision import WantedNode, wanted_nodes
+from hyperpod.core.settings import plain_checks
 from hyperpod.core.spec import ClusterSpec, spec_policies
 from hyperpod.ports.provider import NodeLaunch
 
@@ -195,7 +196,7 @@ def _agent_config(
             for other in nodes
             if other.name != node.name
         ],
-        "health": policies["health"],
+        "health": plain_checks(spec.hyperpod.health, node.group),
     }
 
 
