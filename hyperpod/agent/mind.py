@@ -17,6 +17,7 @@ from typing import Any
 from hyperpod import __version__
 from hyperpod.agent.actions import Actions
 from hyperpod.agent.environment import fallback, lines_of, peer_lost_path
+from hyperpod.agent.facts import facts_from
 from hyperpod.agent.jobs import KnownJob
 from hyperpod.agent.lease import Fence, LeaseView, choose_peers, decide_fence
 from hyperpod.agent.link import Connected, LinkEvent, Lost, Received
@@ -166,18 +167,7 @@ class Mind:
 
     def facts(self, now: float, at: datetime, uptime_s: float) -> Facts:
         """Return what checks are told when they start."""
-        s = self._settings
-        return Facts(
-            now=at,
-            uptime_s=uptime_s,
-            node=s.node,
-            role=s.role,
-            address=s.address,
-            shared_mounts=s.shared_mounts,
-            expected_cpus=s.expected_cpus,
-            expected_memory_mib=s.expected_memory_mib,
-            clock_offset_s=self.clock_offset_s,
-        )
+        return facts_from(self._settings, at, uptime_s, clock_offset_s=self.clock_offset_s)
 
     # --- the controller ---------------------------------------------------------------------------------------
 

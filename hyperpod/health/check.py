@@ -167,6 +167,17 @@ class Check(Protocol):
     def run(self, ports: Ports) -> Result: ...
 
 
+def stages(check: Check) -> tuple[str, ...]:
+    """Return, in words, when a check runs beside its rhythm."""
+    named = {
+        "before the first job": check.is_basic,
+        "job start": bool(getattr(check, "is_job_start", False)),
+        "job end": bool(getattr(check, "is_job_end", False)),
+        "quick": check.is_quick,
+    }
+    return tuple(stage for stage, is_one in named.items() if is_one)
+
+
 def warn(check: str, code: str, message: str, *, device: str = "", whose: Whose = Whose.NODE) -> Finding:
     """Build a finding that a person should look at."""
     return Finding(check, code, Severity.WARN, message, device=device, whose=whose)

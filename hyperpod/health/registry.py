@@ -98,7 +98,7 @@ def check_name(name: str) -> str:
         ConfigError: if there is no such check; names the nearest one.
     """
     if name not in names():
-        raise ConfigError(f"there is no check {name!r}{_nearest(name, names())}", hint="hyperpod checks list")
+        raise ConfigError(f"there is no check {name!r}{_nearest(name, names(), 3)}", hint="hyperpod checks list")
     return name
 
 
@@ -266,6 +266,6 @@ def _damping(value: object) -> Damping:
     return Damping(needed, of)
 
 
-def _nearest(word: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+def _nearest(word: str, known: Collection[str], most: int = 1) -> str:
+    close = difflib.get_close_matches(word, known, n=most)
+    return f"; did you mean {' or '.join(close)}?" if close else f"; known: {', '.join(known)}"
