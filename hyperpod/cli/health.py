@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hyperpod.cli import render
+from hyperpod.cli import health_report, render
 from hyperpod.cli.render import Output
 from hyperpod.core.finding import Finding, Severity, worst_severity
 from hyperpod.errors import HyperpodError
@@ -80,13 +80,19 @@ def verdict(answer: Mapping[str, Any]) -> Severity:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
+    """Add the command to the program, and those below it."""
+    group = typer.Typer(help=HEALTH_HELP, invoke_without_command=True)
+    app.add_typer(group, name="health")
+    health_report.register(group)
 
-    @app.command("health", help=HEALTH_HELP)
+    @group.callback(help=HEALTH_HELP)
     def health(
+        ctx: typer.Context,
         output: Annotated[Output, typer.Option("--output", "-o", help="Form of the answer.")] = Output.TABLE,
         path: Annotated[str, typer.Option("--socket", help="The agent's socket.", hidden=True)] = SOCKET,
     ) -> None:
+        if ctx.invoked_subcommand is not None:
+            return
         if path == SOCKET and os.geteuid() != 0:
             raise AgentSilent("only root may ask the agent", hint="sudo hyperpod health")
         lines = ask(path, {"v": 1, "type": "health"})

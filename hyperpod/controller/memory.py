@@ -102,6 +102,8 @@ class Memory:
     known_exits: dict[int, set[TaskExit]] = field(default_factory=dict)
     refusals: dict[str, tuple[int, datetime]] = field(default_factory=dict)
     restart_counts: dict[int, int] = field(default_factory=dict)
+    observed: frozenset[tuple[str, ...]] | None = None
+    """Open findings of checks that are only observed, see ``controller.observed``; None until the journal was read."""
     slots: dict[str, datetime | None] | None = None
     """Slots of the last look, with when they were added; None for those of the first look, and before it."""
 
