@@ -9,13 +9,14 @@ import errno
 import os
 import re
 import socket
+import stat
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from hyperpod.ports.host import Contact, DiskUsage, Mount, Process
-from hyperpod.ports.process import ProcessRunner
+from hyperpod.ports.host import Contact, DiskUsage, FileStat, Mount, Process
+from hyperpod.ports.process import Completed, ProcessRunner
 
 _CONTAINER_BOOT_S = 30.0
 """An init that started later than this after the kernel belongs to a container, whose boots the kernel's own id
@@ -113,6 +114,16 @@ class LocalHost:
             os.close(descriptor)
         return b"".join(parts)
 
+    def stat(self, path: str) -> FileStat:
+        found = os.lstat(path)
+        return FileStat(
+            uid=found.st_uid,
+            mode=stat.S_IMODE(found.st_mode),
+            is_file=stat.S_ISREG(found.st_mode),
+            is_folder=stat.S_ISDIR(found.st_mode),
+            is_link=stat.S_ISLNK(found.st_mode),
+        )
+
     def disk(self, path: str) -> DiskUsage:
         found = os.statvfs(path)
         return DiskUsage(
@@ -146,6 +157,10 @@ class LocalHost:
 
     def run(self, argv: Sequence[str], timeout_s: float) -> str:
         return self._processes.run(argv, timeout_s=timeout_s).stdout
+
+    def run_apart(self, argv: Sequence[str], timeout_s: float) -> Completed:
+        # With a user named, the runner gives it a clean environment and bounds its output.
+        return self._processes.run(argv, timeout_s=timeout_s, user="root", check=False)
 
     def processes(self) -> Sequence[Process]:
         found = []

@@ -26,6 +26,7 @@ from hyperpod.agent.loop import Loop
 from hyperpod.agent.mind import Mind
 from hyperpod.agent.notify import Notifier
 from hyperpod.agent.outbox import Outbox
+from hyperpod.agent.plugins import load_packaged
 from hyperpod.agent.settings import DEFAULT_PATH, AgentSettings, parse_settings
 from hyperpod.core.finding import Finding, Severity, Whose
 from hyperpod.core.policy import Mode
@@ -35,6 +36,8 @@ from hyperpod.health.check import Check, Settings
 from hyperpod.health.checks import kernel_log
 from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.runner import Runner
+from hyperpod.health.users import Found, find_user_checks
+from hyperpod.ports.host import Host
 
 log = logging.getLogger("hyperpod.agent")
 
@@ -80,11 +83,32 @@ def build(settings: AgentSettings, host: LocalHost, munge: Munge) -> tuple[Loop,
         munge,
         lambda on_event: Link(settings.head_address, settings.controller_port, munge, trusted, on_event),
         Notifier(os.environ),
+        user_checks=UserChecks(host, health).find,
     )
     gateway = default_gateway(host)
     mind = Mind(settings, runner, kernel, outbox, loop, boot_id=boot_id, gateway=gateway, notes=notes, start=start)
     restore(mind, f"{settings.state_dir}/state.json")
     return loop, mind
+
+
+class UserChecks:
+    """Looks for the checks that users bring: the folder each time, packages once in an agent's life."""
+
+    def __init__(self, host: Host, policy: Mapping[str, Settings]) -> None:
+        self._host = host
+        self._policy = policy
+        self._packaged: Found | None = None
+
+    def find(self) -> Found:
+        """Return what there is now."""
+        if self._packaged is None:
+            self._packaged = load_packaged(self._policy)
+        found = find_user_checks(self._host, self._policy)
+        return Found(
+            (*found.checks, *self._packaged.checks),
+            found.observe_only | self._packaged.observe_only,
+            (*found.findings, *self._packaged.findings),
+        )
 
 
 def read_boot_id(settings: AgentSettings, host: LocalHost) -> str:

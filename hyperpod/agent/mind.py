@@ -32,6 +32,7 @@ from hyperpod.health.check import Facts, Result
 from hyperpod.health.checks import munge
 from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.runner import Runner
+from hyperpod.health.users import Found
 from hyperpod.ports.host import Contact
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,9 @@ HEALTH = "health"
 """Requests of the command line, beside those of the plugin."""
 
 SAVE_INTERVAL_S = 30.0
+SEARCH_INTERVAL_S = 60.0
+"""How often users' checks are looked for; without their folder that is one failed call."""
+
 LEASE_FINDING_S = 600.0
 JOBS_REMEMBERED = 2000
 _SSH_PORT = 22
@@ -141,6 +145,8 @@ class Mind:
         self._connected_at = start
         self._is_ready = False
         self._must_save = False
+        self._next_search = start
+        self._user_notes: tuple[Finding, ...] = ()
         self._next_save = start + SAVE_INTERVAL_S
         self._is_leaving = False
         self._uptime_s = 0.0
@@ -153,7 +159,7 @@ class Mind:
         """Every open finding of this node."""
         kernel = self.kernel_log.findings if self.kernel_log else ()
         lease = (self._lease.finding,) if self._lease.finding else ()
-        return (*self._notes, *self.runner.findings(), *kernel, *lease)
+        return (*self._notes, *self._user_notes, *self.runner.findings(), *kernel, *lease)
 
     @property
     def why_not_ready(self) -> str:
@@ -473,6 +479,18 @@ class Mind:
             self._news(now, at)
         self._mind_quick(now)
 
+    def on_user_checks(self, found: Found, now: float, at: datetime) -> None:
+        """The checks that users bring were looked for."""
+        known = {f.key: f.since for f in self._user_notes}
+        boot, machine = self._boot_id, self._settings.instance_id
+        notes = tuple(
+            replace(f, since=known.get(f.key) or at, boot_id=boot, instance_id=machine) for f in found.findings
+        )
+        changed = self.runner.set_extra(found.checks, found.observe_only, now)
+        if changed or notes != self._user_notes:
+            self._user_notes = notes
+            self._news(now, at)
+
     def on_kernel(self, records: Sequence[str], kernel_now: float, now: float, at: datetime) -> None:
         """Records of the kernel log have come."""
         if self.kernel_log is None:
@@ -603,6 +621,9 @@ class Mind:
         if self._wants_munge:
             self._wants_munge = False
             self._start(self.runner.force([munge.NAME], now), now, at)
+        if now >= self._next_search:
+            self._next_search = now + SEARCH_INTERVAL_S
+            self._do.find_user_checks()
         self._mind_asked(now)
         self._mind_quick(now)
         if self._is_connected and now - max(self._lease.heard_at, self._connected_at) > SILENCE_RESET_S:
@@ -626,7 +647,7 @@ class Mind:
 
     def next_wake(self, now: float) -> float:
         """Return the moment of the next ``on_tick`` if nothing else happens."""
-        times = [self._next_heartbeat, self._next_save]
+        times = [self._next_heartbeat, self._next_save, self._next_search]
         check = self.runner.next_deadline()
         if check is not None:
             times.append(check)

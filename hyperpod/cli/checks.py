@@ -22,11 +22,12 @@ from hyperpod.cli.render import Output, print_json, print_result
 from hyperpod.core.finding import Finding, Severity, worst_severity
 from hyperpod.core.node import Role
 from hyperpod.core.policy import Mode
-from hyperpod.errors import AccessDenied, UsageError
+from hyperpod.errors import AccessDenied, ConfigError, UsageError
 from hyperpod.health import registry
 from hyperpod.health.check import Check, Damping, Ports, Result, Settings, stages
 from hyperpod.health.checks import kernel_log
 from hyperpod.health.runner import CHECK_FAILED, CHECK_HANGS, observed, overridden
+from hyperpod.health.users import FOLDER, PREFIX, Found
 
 if TYPE_CHECKING:
     from hyperpod.agent.settings import AgentSettings
@@ -60,8 +61,11 @@ def list_checks(ctx: typer.Context, output: OutputOption = Output.TABLE) -> None
 
     On a node the policy is the one in force there; elsewhere it is what holds when a specification says nothing.
     """
-    policy = policy_here(place_of(ctx))
+    place = place_of(ctx)
+    policy = policy_here(place)
     rows = [_row(name, registry.policy_of(name, policy)) for name in registry.names()]
+    found = users_here(place)
+    rows += [_users_row(check, check.name in found.observe_only) for check in found.checks]
     if output is Output.JSON:
         print_json(rows)
         return
@@ -78,6 +82,28 @@ def policy_here(place: Place) -> Mapping[str, Settings]:
     if not place.is_node:
         return {}
     return registry.parse_settings(place.node_settings().health)
+
+
+def users_here(place: Place) -> Found:
+    """Return the checks that users have brought to this node; nothing where they cannot be seen."""
+    if not place.is_node or not place.is_root:
+        return Found()
+    from hyperpod.agent.__main__ import UserChecks
+
+    return UserChecks(place.node_ports()[0], policy_here(place)).find()
+
+
+def _users_row(check: Check, is_observed: bool) -> dict[str, Any]:
+    return {
+        "name": check.name,
+        "title": check.about.title,
+        "mode": (Mode.OBSERVE if is_observed else Mode.ACT).value,
+        "interval_s": check.interval_s,
+        "damping": [check.damping.needed, check.damping.of],
+        "stages": list(stages(check)),
+        "roles": sorted(role.value for role in check.roles),
+        "overrides": {},
+    }
 
 
 def _row(name: str, own: Settings) -> dict[str, Any]:
@@ -189,7 +215,8 @@ def run(ctx: typer.Context, names: NamesArgument, output: OutputOption = Output.
     """
     place = place_of(ctx)
     for name in names:
-        registry.check_name(name)
+        if not name.startswith(PREFIX):
+            registry.check_name(name)
     if not place.is_node:
         raise UsageError(
             "checks run on nodes, and this machine is none",
@@ -266,15 +293,29 @@ def _run_one(place: Place, settings: AgentSettings, name: str, own: Settings) ->
 
     host, munge = place.node_ports()
     started = time.monotonic()
-    if name == kernel_log.NAME:
+    if name.startswith(PREFIX):
+        check, own = _users_check(place, name, own)
+    elif name == kernel_log.NAME:
         return Answer(name, own, None, _read_kernel_log(settings, host, own), time.monotonic() - started)
-    check = registry.build_check(name, own)
+    else:
+        check = registry.build_check(name, own)
     if settings.role not in check.roles:
         allowed = ", ".join(sorted(role.value for role in check.roles))
         raise UsageError(f"{name} does not run on a {settings.role.value} node", hint=f"it runs on: {allowed}")
     facts = facts_from(settings, host.now(), host.uptime_s(), clock_offset_s=_clock_offset(settings))
     result = run_within(check, Ports(host, munge, facts))
     return Answer(name, own, check.damping, result, time.monotonic() - started)
+
+
+def _users_check(place: Place, name: str, own: Settings) -> tuple[Check, Settings]:
+    found = users_here(place)
+    check = next((check for check in found.checks if check.name == name), None)
+    if check is None:
+        known = ", ".join(check.name for check in found.checks) or "none"
+        refused = "; ".join(finding.message for finding in found.findings)
+        raise ConfigError(f"there is no check {name!r} here; known: {known}", hint=refused or f"they are in {FOLDER}")
+    mode = Mode.OBSERVE if name in found.observe_only else Mode.ACT
+    return check, Settings(mode, own.overrides, own.values)
 
 
 def run_within(check: Check, ports: Ports) -> Result:

@@ -134,6 +134,9 @@ def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
     for name, values in data.items():
         if name == DEFAULT:
             continue
+        if re.fullmatch(r"user\.[\w-]{1,60}", name):
+            out[name] = _users(name, values, default)
+            continue
         if name not in names():
             raise ConfigError(f"health.{name}: there is no such check{_nearest(name, names())}")
         if not isinstance(values, Mapping):
@@ -149,6 +152,32 @@ def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
                 raise ConfigError(f"health.{name}.{key}: there is no such setting{_nearest(key, allowed)}")
         out[name] = Settings(mode, overrides, own)
     return out
+
+
+_USERS_LIMITS = {"interval_s": (1.0, 86_400.0), "deadline_s": (0.1, 600.0)}
+
+
+def _users(name: str, values: object, default: Mode) -> Settings:
+    """Read the policy of a check that users bring; which there are is known on the node only."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"health.{name}: must be an object of settings")
+    own = dict(values)
+    mode = _mode(name, own.pop("mode", default))
+    overrides = {str(code): _severity(name, code, word) for code, word in (own.pop("overrides", None) or {}).items()}
+    for key, value in own.items():
+        if key == "damping":
+            try:
+                own[key] = _damping(value)
+            except ValueError as error:
+                raise ConfigError(f"health.{name}: {error}") from error
+        elif key not in _USERS_LIMITS:
+            allowed = (*_USERS_LIMITS, "damping")
+            raise ConfigError(f"health.{name}.{key}: there is no such setting{_nearest(key, allowed)}")
+        else:
+            low, high = _USERS_LIMITS[key]
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ConfigError(f"health.{name}.{key}: must be a number from {low:g} to {high:g}, got {value!r}")
+    return Settings(mode, overrides, own)
 
 
 def policy_of(name: str, settings: Mapping[str, Settings]) -> Settings:
@@ -178,11 +207,15 @@ def _overrides(name: str, data: object) -> dict[str, Severity]:
     for code, word in data.items():
         if not is_code(str(code), known):
             raise ConfigError(f"health.{name}.overrides.{code}: there is no such code{_nearest(str(code), known)}")
-        if str(word).lower() not in _SEVERITIES:
-            allowed = ", ".join(_SEVERITIES)
-            raise ConfigError(f"health.{name}.overrides.{code}: must be one of {allowed}, got {word!r}")
-        out[str(code)] = Severity[str(word).upper()]
+        out[str(code)] = _severity(name, code, word)
     return out
+
+
+def _severity(name: str, code: object, word: object) -> Severity:
+    if str(word).lower() not in _SEVERITIES:
+        allowed = ", ".join(_SEVERITIES)
+        raise ConfigError(f"health.{name}.overrides.{code}: must be one of {allowed}, got {word!r}")
+    return Severity[str(word).upper()]
 
 
 def is_code(code: str, known: Collection[str]) -> bool:

@@ -77,11 +77,34 @@ class Runner:
         self._instance_id = instance_id
         self._overrides = overrides or {}
         self._slots: dict[str, _Slot] = {}
+        self._extra: frozenset[str] = frozenset()
         for index, check in enumerate(checks):
-            offset = 0.0 if check.is_basic else (index * _SPREAD % 1.0) * check.interval_s
-            slot = _Slot(check, check.name in observe_only, start + offset)
-            slot.history = deque(maxlen=check.damping.of)
-            self._slots[check.name] = slot
+            self._add(index, check, check.name in observe_only, start)
+
+    def _add(self, index: int, check: Check, observe_only: bool, start: float) -> None:
+        offset = 0.0 if check.is_basic else (index * _SPREAD % 1.0) * check.interval_s
+        slot = _Slot(check, observe_only, start + offset)
+        slot.history = deque(maxlen=check.damping.of)
+        self._slots[check.name] = slot
+
+    def set_extra(self, checks: Sequence[Check], observe_only: Collection[str], now: float) -> bool:
+        """Take these as the checks that come and go beside the fixed ones; return whether open findings changed.
+
+        One that is as before keeps its history and its open findings.
+        """
+        changed = False
+        wanted = {c.name: c for c in checks if c.name in self._extra or c.name not in self._slots}
+        for name in self._extra:
+            slot = self._slots[name]
+            is_same = slot.check == wanted.get(name) and slot.observe_only == (name in observe_only)
+            if not is_same:
+                changed = changed or bool(slot.open)
+                del self._slots[name]
+        for index, (name, check) in enumerate(wanted.items()):
+            if name not in self._slots:
+                self._add(index, check, name in observe_only, now)
+        self._extra = frozenset(wanted)
+        return changed
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,8 +144,8 @@ class Runner:
 
         An exception is UNKNOWN: the check could not tell, which neither opens nor closes its other findings.
         """
-        slot = self._slots[name]
-        if slot.started_at is None or run_id != slot.run_id:
+        slot = self._slots.get(name)
+        if slot is None or slot.started_at is None or run_id != slot.run_id:
             return False
         slot.started_at = None
         slot.runs += 1

@@ -12,6 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from hyperpod.ports.process import Completed
+
 
 @dataclass(frozen=True)
 class DiskUsage:
@@ -42,6 +44,17 @@ class Mount:
     path: str
     type: str
     options: frozenset[str]
+
+
+@dataclass(frozen=True)
+class FileStat:
+    """Whose a file is and who may change it; a link is not followed."""
+
+    uid: int
+    mode: int
+    is_file: bool = True
+    is_folder: bool = False
+    is_link: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,6 +158,14 @@ class Host(Protocol):
         """
         ...
 
+    def stat(self, path: str) -> FileStat:
+        """Return whose a file or folder is; links are not followed.
+
+        Raises:
+            OSError: if it cannot be seen.
+        """
+        ...
+
     def disk(self, path: str) -> DiskUsage:
         """Return the room on the file system that holds ``path``. Blocks while a network file system hangs.
 
@@ -171,6 +192,16 @@ class Host(Protocol):
 
         Raises:
             CommandError, CommandTimeout: if it failed, cannot be started or did not end in time.
+        """
+        ...
+
+    def run_apart(self, argv: Sequence[str], timeout_s: float) -> Completed:
+        """Run a program that is not ours, as root: with little of our environment, and output that is bounded.
+
+        Its exit status is its answer, so it is no error.
+
+        Raises:
+            CommandError, CommandTimeout: if it cannot be started, prints too much, or did not end in time.
         """
         ...
 

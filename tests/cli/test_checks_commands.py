@@ -10,7 +10,8 @@ import pytest
 from surroundings import Fakes
 
 from hyperpod.health import registry
-from hyperpod.ports.host import DiskUsage
+from hyperpod.health.users import FOLDER
+from hyperpod.ports.host import DiskUsage, FileStat
 from tests.fakes.host import FakeHost, FakeMunge
 
 MEMINFO = "MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n"
@@ -139,3 +140,27 @@ def test_a_check_of_workers_does_not_run_on_the_head_node(fakes: Fakes, node: Fa
     result = fakes.run("checks", "run", "plugin")
     assert result.code == 2
     assert "plugin does not run on a head node" in result.err
+
+
+def bring(host: FakeHost, name: str, ended: tuple[int, str]) -> None:
+    """Put an executable of root's into the folder of users' checks."""
+    host.stats[FOLDER] = FileStat(0, 0o755, is_file=False, is_folder=True)
+    host.files[f"{FOLDER}/{name}"] = "#!/bin/sh\n# hyperpod: interval=300\n"
+    host.stats[f"{FOLDER}/{name}"] = FileStat(0, 0o755)
+    host.ended[f"{FOLDER}/{name}"] = ended
+
+
+def test_users_own_checks_are_listed_and_run_by_hand(fakes: Fakes, node: FakeHost) -> None:
+    bring(node, "fans.sh", (2, "fan 3 stands still\n"))
+    rows = {row["name"]: row for row in json.loads(fakes.run("checks", "list", "--output", "json").out)}
+    assert rows["user.fans"]["interval_s"] == 300
+    result = fakes.run("checks", "run", "user.fans")
+    assert result.code == 2
+    assert "fan 3 stands still" in result.out
+
+
+def test_a_users_check_that_is_not_there_is_named_with_those_that_are(fakes: Fakes, node: FakeHost) -> None:
+    bring(node, "fans.sh", (0, ""))
+    result = fakes.run("checks", "run", "user.fan")
+    assert result.code == 2
+    assert "known: user.fans" in result.err
