@@ -31,6 +31,10 @@ class Actions(Protocol):
         """Look for checks that users bring; what is found comes as ``on_user_checks``."""
         ...
 
+    def find_jobs(self) -> None:
+        """Look which jobs have processes here; what is found comes as ``on_jobs``."""
+        ...
+
     def read_kernel_log(self) -> None:
         """Take in what the kernel log holds right now."""
         ...

@@ -254,6 +254,15 @@ class Loop:
 
         self._workers.start("users' checks", self._user_checks, done)
 
+    def find_jobs(self) -> None:
+        asked_at = self._host.monotonic()
+
+        def done(jobs: object) -> None:
+            if isinstance(jobs, frozenset):
+                self.mind.on_jobs(jobs, asked_at, self._host.monotonic(), self._host.now())
+
+        self._workers.start("jobs", lambda: jobs_on_node(self._host.processes()), done)
+
     def read_kernel_log(self) -> None:
         self._look_at_kernel_log()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -23,6 +23,7 @@ from hyperpod.agent.lease import Fence, LeaseView, choose_peers, decide_fence
 from hyperpod.agent.link import Connected, LinkEvent, Lost, Received
 from hyperpod.agent.outbox import Outbox
 from hyperpod.agent.quiet import QuietLog
+from hyperpod.agent.residents import Residents
 from hyperpod.agent.settings import AgentSettings
 from hyperpod.core import messages as words
 from hyperpod.core.finding import Finding, Severity, Whose
@@ -52,8 +53,9 @@ HEALTH = "health"
 
 SAVE_INTERVAL_S = 30.0
 SEARCH_INTERVAL_S = 60.0
-"""How often users' checks are looked for; without their folder that is one failed call."""
+"""How often users' checks and the processes of jobs are looked for; without the folder that is one failed call."""
 
+JOB_CHECK_GAP_S = 5.0
 LEASE_FINDING_S = 600.0
 JOBS_REMEMBERED = 2000
 _SSH_PORT = 22
@@ -146,6 +148,7 @@ class Mind:
         self._is_ready = False
         self._must_save = False
         self._next_search = start
+        self._residents = Residents()
         self._user_notes: tuple[Finding, ...] = ()
         self._next_save = start + SAVE_INTERVAL_S
         self._is_leaving = False
@@ -173,7 +176,7 @@ class Mind:
 
     def facts(self, now: float, at: datetime, uptime_s: float) -> Facts:
         """Return what checks are told when they start."""
-        return facts_from(self._settings, at, uptime_s, clock_offset_s=self.clock_offset_s)
+        return facts_from(self._settings, at, uptime_s, clock_offset_s=self.clock_offset_s, jobs=self._residents.jobs)
 
     # --- the controller ---------------------------------------------------------------------------------------
 
@@ -328,8 +331,10 @@ class Mind:
                 self._on_report(request)
                 self._do.reply(client, ())
                 self._send_outbox(now)
+                self._mind_residents(request, now, at)
             elif kind == words.ENV:
                 self._on_env(client, request, now)
+                self._mind_residents(request, now, at)
             elif kind == HEALTH:
                 self._do.reply(client, (self.describe(now, at, uptime_s),))
             elif kind == words.GOODBYE:
@@ -522,6 +527,34 @@ class Mind:
         self._heartbeat(now, at)
         self.save()
 
+    def _mind_residents(self, request: Mapping[str, Any], now: float, at: datetime) -> None:
+        """Follow which jobs are here; the first sign of a job has the checks for its start run, beside it."""
+        try:
+            job_id, step_id = _job_id(request), int(request.get("step_id", 0))
+            restart_count = int(request.get("restart_count") or 0)
+        except (TypeError, ValueError, ArithmeticError):
+            # Its answer has been given already.
+            return
+        if request["type"] == words.STEP_END:
+            self._residents.step_ended(job_id, step_id, now)
+        elif request["type"] != words.TASK_EXIT:
+            if self._residents.step_began(job_id, restart_count, step_id, now):
+                self._on_job(self.runner.job_start_names, now, at)
+
+    def on_jobs(self, jobs: Collection[int], asked_at: float, now: float, at: datetime) -> None:
+        """It was looked which jobs have processes here."""
+        ended = self._residents.saw(jobs, asked_at)
+        if ended:
+            log.debug("jobs have left this node jobs=%s", ended)
+            self._on_job(self.runner.job_end_names, now, at)
+
+    def _on_job(self, names: Sequence[str], now: float, at: datetime) -> None:
+        if not names:
+            return
+        self._do.read_kernel_log()
+        # Jobs of seconds come by the hundred; a look that is a moment old serves the next one too.
+        self._start(self.runner.force(names, now, gap_s=JOB_CHECK_GAP_S), now, at)
+
     def _on_quick_check(self, key: str, now: float, at: datetime) -> None:
         self._do.read_kernel_log()
         names = self.runner.quick_names
@@ -624,6 +657,10 @@ class Mind:
         if now >= self._next_search:
             self._next_search = now + SEARCH_INTERVAL_S
             self._do.find_user_checks()
+            self._residents.looks_at = now
+        if self._residents.looks_at is not None and now >= self._residents.looks_at:
+            self._residents.looks(now)
+            self._do.find_jobs()
         self._mind_asked(now)
         self._mind_quick(now)
         if self._is_connected and now - max(self._lease.heard_at, self._connected_at) > SILENCE_RESET_S:
@@ -651,6 +688,8 @@ class Mind:
         check = self.runner.next_deadline()
         if check is not None:
             times.append(check)
+        if self._residents.looks_at is not None:
+            times.append(self._residents.looks_at)
         times += [min(a.ends_at, a.ends_at if a.is_looking else a.looks_at) for a in self._asked.values()]
         times += [q.ends_at for q in self._quick.values()]
         if self._is_connected:

@@ -32,6 +32,7 @@ class _Slot:
     observe_only: bool
     next_at: float
     started_at: float | None = None
+    ran_at: float = -1e9
     run_id: int = 0
     hangs: bool = False
     runs: int = 0
@@ -116,6 +117,16 @@ class Runner:
         """Names of the checks that run when a job has failed."""
         return tuple(name for name, slot in self._slots.items() if slot.check.is_quick)
 
+    @property
+    def job_start_names(self) -> tuple[str, ...]:
+        """Names of the checks that run when a job's first task comes to this node."""
+        return tuple(name for name, slot in self._slots.items() if getattr(slot.check, "is_job_start", False))
+
+    @property
+    def job_end_names(self) -> tuple[str, ...]:
+        """Names of the checks that run when a job's last step has left this node."""
+        return tuple(name for name, slot in self._slots.items() if getattr(slot.check, "is_job_end", False))
+
     def due(self, now: float) -> tuple[tuple[Check, int], ...]:
         """Return the checks to start now, each with the id of its run, and count them as started.
 
@@ -123,9 +134,13 @@ class Runner:
         """
         return self._start([s for s in self._slots.values() if s.next_at <= now], now)
 
-    def force(self, names: Collection[str], now: float) -> tuple[tuple[Check, int], ...]:
-        """Start the named checks now, whatever their rhythm; those that are running already are left out."""
-        return self._start([s for name, s in self._slots.items() if name in names], now)
+    def force(self, names: Collection[str], now: float, *, gap_s: float = 0.0) -> tuple[tuple[Check, int], ...]:
+        """Start the named checks now, whatever their rhythm; those that are running already are left out.
+
+        With ``gap_s`` those too that were started less than this time ago.
+        """
+        slots = [s for name, s in self._slots.items() if name in names]
+        return self._start([s for s in slots if gap_s <= 0 or now - s.ran_at >= gap_s], now)
 
     def _start(self, slots: Sequence[_Slot], now: float) -> tuple[tuple[Check, int], ...]:
         started = []
@@ -133,7 +148,7 @@ class Runner:
             if slot.started_at is not None:
                 continue
             slot.run_id += 1
-            slot.started_at = now
+            slot.started_at = slot.ran_at = now
             is_waiting = slot.check.is_basic and not slot.has_passed
             slot.next_at = now + (min(_FAST_S, slot.check.interval_s) if is_waiting else slot.check.interval_s)
             started.append((slot.check, slot.run_id))

@@ -26,6 +26,7 @@ class FakeActions:
     resets: int = 0
     kernel_looks: int = 0
     searches: int = 0
+    job_looks: int = 0
 
     def send(self, message: Mapping[str, Any]) -> None:
         self.sent.append(dict(message))
@@ -41,6 +42,9 @@ class FakeActions:
 
     def find_user_checks(self) -> None:
         self.searches += 1
+
+    def find_jobs(self) -> None:
+        self.job_looks += 1
 
     def read_kernel_log(self) -> None:
         self.kernel_looks += 1
