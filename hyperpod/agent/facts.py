@@ -28,5 +28,6 @@ def facts_from(
         expected_cpus=settings.expected_cpus,
         expected_memory_mib=settings.expected_memory_mib,
         clock_offset_s=clock_offset_s,
+        expected=settings.expected,
         jobs=None if jobs is None else frozenset(jobs),
     )

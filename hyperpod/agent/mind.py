@@ -149,6 +149,7 @@ class Mind:
         self._must_save = False
         self._next_search = start
         self._residents = Residents()
+        self._told_inventory: dict[str, str] | None = None
         self._user_notes: tuple[Finding, ...] = ()
         self._next_save = start + SAVE_INTERVAL_S
         self._is_leaving = False
@@ -188,6 +189,7 @@ class Mind:
             self._quiet.say(logging.INFO, f"connected to the controller head={self._settings.head_address}", now)
             self._is_connected = True
             self._connected_at = now
+            self._told_inventory = None
             self._lease.head = Contact.OPEN
             s = self._settings
             self._do.send(
@@ -301,6 +303,7 @@ class Mind:
             return
         self._sequence += 1
         why = self.why_not_ready
+        inventory = self.runner.inventory()
         beat = Heartbeat(
             node=self._settings.node,
             instance_id=self._settings.instance_id,
@@ -311,7 +314,9 @@ class Mind:
             not_ready_because=why,
             findings=self.findings,
             agent_version=__version__,
+            inventory=inventory if inventory != self._told_inventory else None,
         )
+        self._told_inventory = inventory
         self._sent[self._sequence] = (now, beat.sent_at)
         while len(self._sent) > 30:
             self._sent.popitem(last=False)
@@ -537,9 +542,10 @@ class Mind:
             return
         if request["type"] == words.STEP_END:
             self._residents.step_ended(job_id, step_id, now)
-        elif request["type"] != words.TASK_EXIT:
-            if self._residents.step_began(job_id, restart_count, step_id, now):
-                self._on_job(self.runner.job_start_names, now, at)
+            return
+        is_begun = request["type"] != words.TASK_EXIT
+        if is_begun and self._residents.step_began(job_id, restart_count, step_id, now):
+            self._on_job(self.runner.job_start_names, now, at)
 
     def on_jobs(self, jobs: Collection[int], asked_at: float, now: float, at: datetime) -> None:
         """It was looked which jobs have processes here."""

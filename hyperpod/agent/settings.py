@@ -48,6 +48,7 @@ class AgentSettings:
         slurmd_port: Their port to probe.
         health: Settings by check, see docs/guides/health-checks.md.
         expected_cpus, expected_memory_mib: Slurm's figures for this node (``cpus`` and ``memory_mb`` in the file).
+        expected: What a machine of this instance type has, by the names of inventories; what is not in it is not known.
         ignored: Keys that are not known, each with the nearest known one.
     """
 
@@ -72,6 +73,7 @@ class AgentSettings:
     health: Mapping[str, Any] = field(default_factory=dict)
     expected_cpus: int | None = None
     expected_memory_mib: int | None = None
+    expected: Mapping[str, float] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
 
@@ -83,7 +85,7 @@ _TEXTS = (
 _NUMBERS = {"heartbeat_interval_s": (0.1, 60.0), "lease_s": (2.0, 3600.0)}
 _PORTS = ("controller_port", "slurmd_port")
 _COUNTS = {"cpus": "expected_cpus", "memory_mb": "expected_memory_mib"}
-_KNOWN = (*_TEXTS, "role", *_NUMBERS, *_PORTS, *_COUNTS, "shared_mounts", "peers", "health")
+_KNOWN = (*_TEXTS, "role", *_NUMBERS, *_PORTS, *_COUNTS, "shared_mounts", "peers", "health", "expected")
 
 
 def parse_settings(text: str, source: str) -> AgentSettings:
@@ -126,6 +128,10 @@ def parse_settings(text: str, source: str) -> AgentSettings:
     if not isinstance(health, dict):
         raise ConfigError(f"{source}: health: must be an object")
     values["health"] = health
+    expected = data.get("expected") or {}
+    if not isinstance(expected, dict):
+        raise ConfigError(f"{source}: expected: must be an object of numbers")
+    values["expected"] = {key: _number(source, f"expected.{key}", count, 0, 1e9) for key, count in expected.items()}
     for key, name in _COUNTS.items():
         if data.get(key) is not None:
             values[name] = int(_number(source, key, data[key], 1, 1e9))

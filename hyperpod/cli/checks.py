@@ -19,14 +19,14 @@ from hyperpod.cli.health import AgentSilent, ask
 from hyperpod.cli.options import OutputOption, examples, place_of
 from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, print_result
-from hyperpod.core.finding import Finding, Severity, worst_severity
+from hyperpod.core.finding import Finding, Severity, observed, worst_severity
 from hyperpod.core.node import Role
 from hyperpod.core.policy import Mode
 from hyperpod.errors import AccessDenied, ConfigError, UsageError
 from hyperpod.health import registry
 from hyperpod.health.check import Check, Damping, Ports, Result, Settings, stages
-from hyperpod.health.checks import kernel_log
-from hyperpod.health.runner import CHECK_FAILED, CHECK_HANGS, observed, overridden
+from hyperpod.health.checks import group, kernel_log
+from hyperpod.health.runner import CHECK_FAILED, CHECK_HANGS, overridden
 from hyperpod.health.users import FOLDER, PREFIX, Found
 
 if TYPE_CHECKING:
@@ -113,11 +113,11 @@ def _row(name: str, own: Settings) -> dict[str, Any]:
         "mode": own.mode.value,
         "interval_s": None,
         "damping": None,
-        "stages": ["at once", "quick"],
+        "stages": ["quick"] if name == kernel_log.NAME else [],
         "roles": sorted(role.value for role in registry.roles(name)),
         "overrides": {code: severity.name.lower() for code, severity in own.overrides.items()},
     }
-    if name != kernel_log.NAME:
+    if name in registry.CHECKS:
         check = registry.build_check(name, own)
         row |= {
             "interval_s": check.interval_s,
@@ -217,6 +217,10 @@ def run(ctx: typer.Context, names: NamesArgument, output: OutputOption = Output.
     for name in names:
         if not name.startswith(PREFIX):
             registry.check_name(name)
+        if name == group.NAME:
+            raise UsageError(
+                f"{name} is judged by the controller, which sees all nodes", hint="hyperpod why NODE shows its findings"
+            )
     if not place.is_node:
         raise UsageError(
             "checks run on nodes, and this machine is none",

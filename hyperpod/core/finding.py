@@ -6,7 +6,7 @@ Owns severities, actions and the finding record. Must not know where a finding c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -140,6 +140,14 @@ def strongest_action(findings: Iterable[Finding]) -> Action:
     return max(
         (f.action for f in findings if f.severity is Severity.FATAL), key=_STRENGTH.__getitem__, default=Action.NONE
     )
+
+
+def observed(finding: Finding) -> Finding:
+    """Return a FATAL finding as WARN that says what would have been done."""
+    action = finding.action if finding.action is not Action.NONE else Action.DRAIN
+    then = "" if action is Action.DRAIN else f" and asked for {action.value}"
+    message = f"{finding.message} (observed only: would have drained the node{then})"
+    return replace(finding, severity=Severity.WARN, action=Action.NONE, message=message, would=action)
 
 
 @dataclass(frozen=True)

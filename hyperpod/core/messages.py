@@ -40,6 +40,7 @@ class Heartbeat:
     """What an agent says every second: who it is and its whole set of open findings.
 
     ``sequence`` grows by one within one life of the agent; ``sent_at`` is epoch seconds on the node's clock.
+    ``inventory`` is what the node's checks have counted; None: as told before on this connection.
     """
 
     node: str
@@ -51,10 +52,12 @@ class Heartbeat:
     not_ready_because: str = ""
     findings: tuple[Finding, ...] = ()
     agent_version: str = ""
+    inventory: Mapping[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message."""
-        return {
+        told = {} if self.inventory is None else {"inventory": dict(self.inventory)}
+        return told | {
             "type": HEARTBEAT,
             "v": PROTOCOL,
             "node": self.node,
@@ -85,7 +88,20 @@ class Heartbeat:
             not_ready_because=str(data.get("not_ready_because", "")),
             findings=tuple(Finding.from_dict(f) for f in data.get("findings", ())),
             agent_version=str(data.get("agent_version", "")),
+            inventory=_parse_inventory(data.get("inventory")),
         )
+
+
+MOST_COUNTED = 200
+"""Entries of an inventory; an agent of ours has a few dozen."""
+
+
+def _parse_inventory(data: Any) -> Mapping[str, str] | None:
+    if data is None:
+        return None
+    if not isinstance(data, Mapping):
+        raise ValueError("inventory must be an object")
+    return {str(key)[:60]: str(value)[:200] for key, value in list(data.items())[:MOST_COUNTED]}
 
 
 def parse_task_exit(data: Mapping[str, Any]) -> TaskExit:

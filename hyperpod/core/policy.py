@@ -41,6 +41,7 @@ class RepairPolicy:
         replace_timeout_s: A new machine that is not ready by then counts as a failed try.
         first_contact_grace_s: After the controller's start, agents get this long to report.
         spare_count: Spares to keep ready, by group.
+        group_check: Mode of the comparison of nodes with their group, by group; a group that is not named: act.
     """
 
     enabled: bool = True
@@ -57,6 +58,7 @@ class RepairPolicy:
     replace_timeout_s: float = 900.0
     first_contact_grace_s: float = 10.0
     spare_count: Mapping[str, int] | None = None
+    group_check: Mapping[str, str] | None = None
 
     @cached_property
     def silence(self) -> timedelta:
@@ -94,6 +96,11 @@ def _from(cls: type[P], data: Mapping[str, Any]) -> P:
     return cls(**{key: value for key, value in data.items() if key in known})
 
 
+def _group_mode(health: Mapping[str, Any]) -> str:
+    own = health.get("group") or {}
+    return str(own.get("mode") or (health.get("default") or {}).get("mode") or Mode.ACT.value)
+
+
 def policies_from(data: Mapping[str, Any]) -> tuple[RepairPolicy, ResumePolicy]:
     """Build both policies from the daemons' JSON (``spec_policies``).
 
@@ -106,4 +113,6 @@ def policies_from(data: Mapping[str, Any]) -> tuple[RepairPolicy, ResumePolicy]:
         if key in resume:
             repair.setdefault(key, resume[key])
     repair["spare_count"] = {g["name"]: int(g.get("spares") or 0) for g in data.get("groups", ())}
+    modes = {str(g["name"]): _group_mode(g.get("health") or {}) for g in data.get("groups", ())}
+    repair["group_check"] = {name: mode for name, mode in modes.items() if mode != Mode.ACT} or None
     return _from(RepairPolicy, repair), _from(ResumePolicy, resume)

@@ -29,9 +29,9 @@ Every check of the agent: what it reads, what a finding means, what is done abou
 - **Stages**, beside the rhythm: *before the first job* of a boot the check must have passed once; *job start* and
   *job end* run when a job's first task comes to the node and when its last one has left; *quick* ones run on all
   nodes of a job that has failed.
-- Every check but `kernel_log` has the settings `interval_s`, `deadline_s` and `damping`, and the codes `CheckHangs`
-  (a run did not come back within its deadline) and `CheckFailed` (the check itself failed). Both are UNKNOWN and
-  drain nothing.
+- Every check but `kernel_log` and `group` has the settings `interval_s`, `deadline_s` and `damping`, and the codes
+  `CheckHangs` (a run did not come back within its deadline) and `CheckFailed` (the check itself failed). Both are
+  UNKNOWN and drain nothing.
 """
 
 
@@ -51,8 +51,9 @@ def _overview(name: str) -> str:
     where = "all" if len(roles) == len(Role) else ", ".join(sorted(role.value for role in roles))
     link = f"[`{name}`](#{name})"
     title = _cell(registry.about(name).title)
-    if name == kernel_log.NAME:
-        return f"| {link} | {title} | at once | - | quick | {where} |"
+    if name in registry.OTHERS:
+        stage = "quick" if name == kernel_log.NAME else ""
+        return f"| {link} | {title} | at once | - | {stage} | {where} |"
     check = registry.build_check(name)
     rhythm = f"{check.interval_s:g} s | {check.damping.needed} of {check.damping.of}"
     return f"| {link} | {title} | {rhythm} | {', '.join(stages(check))} | {where} |"
@@ -76,10 +77,13 @@ def _section(name: str) -> Iterator[str]:
     yield "|---|---|"
     for code, text in about.codes.items():
         yield f"| `{code}` | {_cell(text)} |"
+    rows = registry.setting_rows(name)
+    if not rows:
+        return
     yield ""
     yield "| Setting | Default | Why |"
     yield "|---|---|---|"
-    for row in registry.setting_rows(name):
+    for row in rows:
         yield f"| `{row.name}` | `{_cell(_value(row.default))}` | {_cell(row.why)} |"
 
 

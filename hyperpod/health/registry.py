@@ -15,8 +15,8 @@ from hyperpod.core.finding import Severity
 from hyperpod.core.node import Role
 from hyperpod.core.policy import Mode
 from hyperpod.errors import ConfigError
-from hyperpod.health.check import EVERYWHERE, About, Check, Damping, Settings
-from hyperpod.health.checks import kernel_log
+from hyperpod.health.check import EVERYWHERE, WORKERS, About, Check, Damping, Settings
+from hyperpod.health.checks import group, kernel_log
 from hyperpod.health.checks.cpu_count import CpuCountCheck
 from hyperpod.health.checks.disk import DiskCheck
 from hyperpod.health.checks.load import LoadCheck
@@ -41,7 +41,10 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "readonly_fs": ReadonlyFsCheck,
     "load": LoadCheck,
 }
-"""Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent."""
+"""Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent; ``group``
+is judged by the controller."""
+
+OTHERS = (kernel_log.NAME, group.NAME)
 
 DEFAULT = "default"
 """Stands in the configuration for every check that has no entry, or no mode, of its own."""
@@ -76,7 +79,7 @@ class SettingRow:
 
 def names() -> tuple[str, ...]:
     """Return the names of all checks."""
-    return (*CHECKS, kernel_log.NAME)
+    return (*CHECKS, *OTHERS)
 
 
 def about(name: str) -> About:
@@ -87,6 +90,8 @@ def about(name: str) -> About:
     """
     if name == kernel_log.NAME:
         return kernel_log.KernelLog.about
+    if name == group.NAME:
+        return group.ABOUT
     check_name(name)
     return cast(About, cast(Any, CHECKS[name]).about)
 
@@ -104,12 +109,14 @@ def check_name(name: str) -> str:
 
 def codes(name: str) -> Mapping[str, str]:
     """Return every code that a check can report, the runner's own included."""
-    generic = {} if name == kernel_log.NAME else _GENERIC_CODES
+    generic = {} if name in OTHERS else _GENERIC_CODES
     return {**about(name).codes, **generic}
 
 
 def setting_rows(name: str) -> tuple[SettingRow, ...]:
     """Return the settings of a check, with their defaults and reasons."""
+    if name == group.NAME:
+        return ()
     make: Any = kernel_log.Limits if name == kernel_log.NAME else CHECKS[name]
     rows = []
     for f in fields(make):
@@ -144,6 +151,8 @@ def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
         own = dict(values)
         mode = _mode(name, own.pop("mode", default))
         overrides = _overrides(name, own.pop("overrides", None) or {})
+        if name == group.NAME and overrides:
+            raise ConfigError(f"health.{name}.overrides: its codes keep their severity; set its mode instead")
         allowed = tuple(row.name for row in setting_rows(name))
         if name == kernel_log.NAME:
             own = {key: value for key, value in own.items() if key not in _WITHOUT_MEANING}
@@ -255,6 +264,8 @@ def build_check(name: str, own: Settings = Settings()) -> Check:  # noqa: B008 -
 
 def roles(name: str) -> frozenset[Role]:
     """Return where a check runs."""
+    if name == group.NAME:
+        return WORKERS
     return EVERYWHERE if name == kernel_log.NAME else build_check(name).roles
 
 

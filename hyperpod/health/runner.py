@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from hyperpod.core.finding import Action, Finding, Severity
+from hyperpod.core.finding import Action, Finding, Severity, observed
 from hyperpod.health.check import Check, Result
 
 Key = tuple[str, str, str]
@@ -39,6 +39,7 @@ class _Slot:
     history: deque[frozenset[Key]] = field(default_factory=deque)
     open: dict[Key, Finding] = field(default_factory=dict)
     last: Result | None = None
+    inventory: Mapping[str, str] = field(default_factory=dict)
     has_passed: bool = False
 
 
@@ -181,6 +182,9 @@ class Runner:
                 if slot.check.is_basic:
                     slot.next_at = now + slot.check.interval_s
         slot.last = result
+        if not any(f.severity is Severity.UNKNOWN for f in result.findings):
+            # A check that could not tell has counted nothing: what it saw last still holds.
+            slot.inventory = result.inventory
         self._damp(slot, result, at)
         return before != slot.open
 
@@ -239,6 +243,15 @@ class Runner:
         """Return every open finding, in the registry's order."""
         return tuple(f for slot in self._slots.values() for f in slot.open.values())
 
+    def inventory(self) -> dict[str, str] | None:
+        """Return what all checks have counted, in words that can be compared between machines of a group.
+
+        None until each has run once: after the agent's restart half an inventory would look like a loss.
+        """
+        if any(slot.runs == 0 and not slot.hangs for name, slot in self._slots.items() if name not in self._extra):
+            return None
+        return {key: value for slot in self._slots.values() for key, value in slot.inventory.items()}
+
     def suspicions(self, names: Collection[str]) -> tuple[Finding, ...]:
         """Return what the last runs of these checks saw that damping has not opened yet."""
         return tuple(
@@ -288,14 +301,6 @@ class Runner:
             )
             for name, slot in self._slots.items()
         )
-
-
-def observed(finding: Finding) -> Finding:
-    """Return a FATAL finding as WARN that says what would have been done."""
-    action = finding.action if finding.action is not Action.NONE else Action.DRAIN
-    then = "" if action is Action.DRAIN else f" and asked for {action.value}"
-    message = f"{finding.message} (observed only: would have drained the node{then})"
-    return replace(finding, severity=Severity.WARN, action=Action.NONE, message=message, would=action)
 
 
 def overridden(finding: Finding, severity: Severity | None) -> Finding:

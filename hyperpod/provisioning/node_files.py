@@ -97,6 +97,7 @@ def node_launches(
     keep: Sequence[WantedNode] = (),
     image_reference: str = "",
     figures: Mapping[str, Figures] | None = None,
+    hardware: Mapping[str, Mapping[str, int]] | None = None,
     provider: Mapping[str, Any] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> list[NodeLaunch]:
@@ -104,6 +105,7 @@ def node_launches(
 
     Args:
         figures: As ``slurm_layout``; given for machines that are not on this one.
+        hardware: What machines should have, by instance type; without it nothing is expected of them.
         provider: What the controller must know of the provider; without it the local one's.
         variables: More variables for the lifecycle scripts.
     """
@@ -114,7 +116,10 @@ def node_launches(
         lifecycle = spec.group(node.group).lifecycle
         files = {
             "node.env": _node_env(spec, node, layout, variables or {}),
-            "agent.json": _json(_agent_config(spec, node, nodes, addresses, layout, is_here=figures is None)),
+            "agent.json": _json(
+                _agent_config(spec, node, nodes, addresses, layout, is_here=figures is None)
+                | {"expected": dict((hardware or {}).get(node.instance_type, {}))}
+            ),
         }
         if node.role is Role.HEAD:
             files["slurm.conf"] = render_slurm_conf(layout)

@@ -182,6 +182,7 @@ def test_the_daemons_read_plain_data_with_units_in_the_keys() -> None:
         "spares": 1,
         "partition": "dev",
         "instance_type": "local.node",
+        "health": data["health"],
     }
     assert data["health"] == {
         "disk": {"interval_s": 60.0, "fatal_percent": 1},
@@ -246,5 +247,8 @@ def test_what_the_spec_says_reaches_the_daemons() -> None:
 
 def test_every_policy_of_the_daemons_can_be_given_in_the_spec() -> None:
     data = spec_policies(cluster())
-    assert set(vars(policy.RepairPolicy())) <= set(data["repair"]) | set(data["resume"]) | {"spare_count"}
+    assert set(vars(policy.RepairPolicy())) <= set(data["repair"]) | set(data["resume"]) | {
+        "spare_count",
+        "group_check",
+    }
     assert set(vars(policy.ResumePolicy())) <= set(data["resume"])

@@ -11,10 +11,9 @@ import pytest
 from hyperpod.controller.commands import _clear, _undrain
 from hyperpod.controller.health_report import health_report
 from hyperpod.controller.queries import Queries
-from hyperpod.core.finding import Action, Finding, Severity
+from hyperpod.core.finding import Action, Finding, Severity, observed
 from hyperpod.core.job import ExitCause
 from hyperpod.errors import AccessDenied, UsageError
-from hyperpod.health.runner import observed
 from hyperpod.ports.store import Event
 from tests.core.worlds import NOW, ago, failed, record
 from tests.daemons.cluster import Cluster

@@ -14,15 +14,18 @@ from typing import Any
 import pytest
 
 from hyperpod.health import registry
-from hyperpod.health.checks import kernel_log
+from hyperpod.health.checks import group, kernel_log
 from hyperpod.health.checks.kernel_log import KernelLog, Limits
 
 CODE = re.compile(r"[A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+|S?Xid\d*")
+PARTS = ("hyperpod.health", "hyperpod.core.majority")
 MAKERS = frozenset({"fatal", "warn", "unknown", "Finding", "Verdict"})
 
 
 def _module(name: str) -> ModuleType:
     """The module of a check; what it imports from the health package belongs to it."""
+    if name == group.NAME:
+        return group
     make: Any = KernelLog if name == kernel_log.NAME else registry.CHECKS[name]
     found = inspect.getmodule(make)
     assert found is not None
@@ -41,7 +44,7 @@ def _trees(name: str) -> tuple[ast.Module, ...]:
         tree = ast.parse(source)
         trees.append(tree)
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hyperpod.health"):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PARTS):
                 todo.append(node.module or "")
     return tuple(trees)
 
@@ -127,7 +130,7 @@ def _is_put_together(code: str, found: set[str]) -> bool:
 @pytest.mark.parametrize("name", registry.names())
 def test_every_setting_has_a_reason(name: str) -> None:
     rows = registry.setting_rows(name)
-    assert rows
+    assert rows or name == group.NAME
     assert [row.name for row in rows if not row.why.endswith(".")] == []
 
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from hyperpod.core.finding import Action, Finding, Severity
+from hyperpod.core.finding import Action, Finding, Severity, observed
 from hyperpod.health.check import About, setting
 from hyperpod.health.kernel import GPU_NAMED, Verdict, classify
 from hyperpod.health.kernel_codes import KERNEL_CODES
 from hyperpod.health.kmsg import Position, Record, parse_record
-from hyperpod.health.runner import observed
 
 NAME = "kernel_log"
 
