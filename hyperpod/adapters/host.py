@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from hyperpod.ports.host import Contact, DiskUsage, FileStat, Mount, Process
+from hyperpod.ports.host import Contact, DiskUsage, FileKind, FileStat, Mount, Process
 from hyperpod.ports.process import Completed, ProcessRunner
 
 _CONTAINER_BOOT_S = 30.0
@@ -31,6 +31,16 @@ _TRY_WRITE = (
     'shift; shift; exec rm -f "$@"'
 )
 
+
+_KINDS = {
+    stat.S_IFREG: FileKind.FILE,
+    stat.S_IFDIR: FileKind.FOLDER,
+    stat.S_IFLNK: FileKind.LINK,
+    stat.S_IFBLK: FileKind.BLOCK,
+    stat.S_IFCHR: FileKind.CHARACTER,
+    stat.S_IFIFO: FileKind.PIPE,
+    stat.S_IFSOCK: FileKind.SOCKET,
+}
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -114,15 +124,10 @@ class LocalHost:
             os.close(descriptor)
         return b"".join(parts)
 
-    def stat(self, path: str) -> FileStat:
-        found = os.lstat(path)
-        return FileStat(
-            uid=found.st_uid,
-            mode=stat.S_IMODE(found.st_mode),
-            is_file=stat.S_ISREG(found.st_mode),
-            is_folder=stat.S_ISDIR(found.st_mode),
-            is_link=stat.S_ISLNK(found.st_mode),
-        )
+    def stat(self, path: str, *, follow: bool = False) -> FileStat:
+        found = os.stat(path, follow_symlinks=follow)
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), FileKind.FILE)
+        return FileStat(found.st_uid, stat.S_IMODE(found.st_mode), kind, found.st_size)
 
     def disk(self, path: str) -> DiskUsage:
         found = os.statvfs(path)

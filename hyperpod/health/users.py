@@ -18,7 +18,7 @@ from hyperpod.core.node import Role
 from hyperpod.core.policy import Mode
 from hyperpod.errors import CommandError, CommandTimeout
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Check, Damping, Ports, Result, Settings
-from hyperpod.ports.host import Host
+from hyperpod.ports.host import FileKind, Host
 
 FOLDER = "/etc/hyperpod/checks.d"
 PREFIX = "user."
@@ -186,10 +186,11 @@ def why_refused(host: Host, path: str, *, is_folder: bool = False) -> str:
         facts = host.stat(path)
     except OSError as error:
         return f"{path}: {error.strerror or error}"
-    if facts.is_link:
+    if facts.kind is FileKind.LINK:
         return f"{path} is a link; put the file itself there"
-    if is_folder != facts.is_folder or not (is_folder or facts.is_file):
-        return f"{path} is no {'folder' if is_folder else 'file'}"
+    wanted = FileKind.FOLDER if is_folder else FileKind.FILE
+    if facts.kind is not wanted:
+        return f"{path} is no {wanted.value}"
     if facts.uid != 0:
         return f"{path} belongs to user {facts.uid}, not to root: it does not run"
     if facts.mode & 0o022:

@@ -46,15 +46,26 @@ class Mount:
     options: frozenset[str]
 
 
+class FileKind(StrEnum):
+    """What a path names."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    BLOCK = "block device"
+    CHARACTER = "character device"
+    PIPE = "pipe"
+    SOCKET = "socket"
+
+
 @dataclass(frozen=True)
 class FileStat:
-    """Whose a file is and who may change it; a link is not followed."""
+    """What a path names, whose it is and who may change it. ``mode`` holds the permission bits only."""
 
     uid: int
     mode: int
-    is_file: bool = True
-    is_folder: bool = False
-    is_link: bool = False
+    kind: FileKind = FileKind.FILE
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,8 +169,11 @@ class Host(Protocol):
         """
         ...
 
-    def stat(self, path: str) -> FileStat:
-        """Return whose a file or folder is; links are not followed.
+    def stat(self, path: str, *, follow: bool = False) -> FileStat:
+        """Return what a path names and whose it is.
+
+        Args:
+            follow: Whether a link stands for what it points to.
 
         Raises:
             OSError: if it cannot be seen.

@@ -11,7 +11,7 @@ from surroundings import Fakes
 
 from hyperpod.health import registry
 from hyperpod.health.users import FOLDER
-from hyperpod.ports.host import DiskUsage, FileStat
+from hyperpod.ports.host import DiskUsage, FileKind, FileStat
 from tests.fakes.host import FakeHost, FakeMunge
 
 MEMINFO = "MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n"
@@ -144,7 +144,7 @@ def test_a_check_of_workers_does_not_run_on_the_head_node(fakes: Fakes, node: Fa
 
 def bring(host: FakeHost, name: str, ended: tuple[int, str]) -> None:
     """Put an executable of root's into the folder of users' checks."""
-    host.stats[FOLDER] = FileStat(0, 0o755, is_file=False, is_folder=True)
+    host.stats[FOLDER] = FileStat(0, 0o755, FileKind.FOLDER)
     host.files[f"{FOLDER}/{name}"] = "#!/bin/sh\n# hyperpod: interval=300\n"
     host.stats[f"{FOLDER}/{name}"] = FileStat(0, 0o755)
     host.ended[f"{FOLDER}/{name}"] = ended

@@ -21,6 +21,7 @@ from hyperpod.health.check import EVERYWHERE, Ports, Result, fatal, warn
 from hyperpod.health.registry import parse_settings
 from hyperpod.health.runner import Runner
 from hyperpod.health.users import Found, UserCheck
+from hyperpod.ports.host import FileKind
 from tests.fakes.clock import FakeClock
 
 GPU = UserCheck("user.gpu", "/etc/hyperpod/checks.d/gpu", interval_s=5.0)
@@ -179,5 +180,6 @@ def test_a_files_owner_and_rights_are_read_without_following_links(tmp_path: Pat
     file.chmod(0o640)
     link.symlink_to(file)
     assert (host.stat(str(file)).mode, host.stat(str(file)).uid) == (0o640, os.geteuid())
-    assert host.stat(str(link)).is_link
-    assert host.stat(str(tmp_path)).is_folder
+    assert host.stat(str(link)).kind is FileKind.LINK
+    assert host.stat(str(link), follow=True).size_bytes == 1
+    assert host.stat(str(tmp_path)).kind is FileKind.FOLDER

@@ -80,7 +80,7 @@ class FakeHost:
             raise FileNotFoundError(2, "No such file or directory", path)
         return self.links[path]
 
-    def stat(self, path: str) -> FileStat:
+    def stat(self, path: str, *, follow: bool = False) -> FileStat:
         if path not in self.stats:
             raise FileNotFoundError(2, "No such file or directory", path)
         return self.stats[path]

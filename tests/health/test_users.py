@@ -13,7 +13,7 @@ from hyperpod.errors import CommandError, CommandTimeout
 from hyperpod.health.check import Damping, Facts, Ports
 from hyperpod.health.registry import parse_settings
 from hyperpod.health.users import FOLDER, Found, UserCheck, find_user_checks, parse_answer
-from hyperpod.ports.host import FileStat
+from hyperpod.ports.host import FileKind, FileStat
 from tests.fakes.host import FakeHost, FakeMunge
 
 MINE = FileStat(0, 0o755)
@@ -23,7 +23,7 @@ TEXT = FileStat(0, 0o644)
 def host_with(**files: str) -> FakeHost:
     """A machine with these checks; every file is root's and executable."""
     host = FakeHost()
-    host.stats[FOLDER] = FileStat(0, 0o755, is_file=False, is_folder=True)
+    host.stats[FOLDER] = FileStat(0, 0o755, FileKind.FOLDER)
     for name, text in files.items():
         host.files[f"{FOLDER}/{name}"] = text
         host.stats[f"{FOLDER}/{name}"] = MINE
@@ -84,8 +84,8 @@ def test_the_default_mode_holds_for_them_too() -> None:
         (FileStat(1000, 0o755), "belongs to user 1000, not to root"),
         (FileStat(0, 0o775), "can be written by others than root (mode 775)"),
         (FileStat(0, 0o757), "can be written by others than root"),
-        (FileStat(0, 0o777, is_file=False, is_link=True), "is a link"),
-        (FileStat(0, 0o755, is_file=False), "is no file"),
+        (FileStat(0, 0o777, FileKind.LINK), "is a link"),
+        (FileStat(0, 0o755, FileKind.SOCKET), "is no file"),
         (FileStat(0, 0o644), "is not executable"),
     ],
 )
@@ -98,7 +98,7 @@ def test_what_others_could_change_does_not_run(stat: FileStat, why: str) -> None
 
 def test_a_folder_that_others_could_change_is_refused_whole() -> None:
     host = host_with(gpu="#!/bin/sh\n", disk="#!/bin/sh\n")
-    host.stats[FOLDER] = FileStat(0, 0o777, is_file=False, is_folder=True)
+    host.stats[FOLDER] = FileStat(0, 0o777, FileKind.FOLDER)
     assert len(refused(host)) == 1
 
 
