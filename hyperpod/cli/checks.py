@@ -7,6 +7,7 @@ agent goes on. Its exit codes are those of Nagios plugins.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from hyperpod.cli.render import Output, print_json, print_result
 from hyperpod.core.finding import Finding, Severity, observed, worst_severity
 from hyperpod.core.node import Role
 from hyperpod.core.policy import Mode
-from hyperpod.errors import AccessDenied, ConfigError, UsageError
+from hyperpod.errors import AccessDenied, ConfigError, NotFound, UsageError
 from hyperpod.health import registry
 from hyperpod.health.check import Check, Damping, Ports, Result, Settings, stages
 from hyperpod.health.checks import group, kernel_log
@@ -50,6 +51,9 @@ def register(app: typer.Typer) -> None:
     checks.command(
         "run", epilog=examples("hyperpod checks run disk", "hyperpod ssh worker-2 -- hyperpod checks run disk memory")
     )(run)
+    checks.command(
+        "import-nhc", epilog=examples("hyperpod checks import-nhc /etc/nhc/nhc.conf", "hyperpod checks import-nhc -")
+    )(import_nhc)
     app.add_typer(checks, name="checks")
 
 
@@ -370,3 +374,52 @@ def _read_kernel_log(settings: AgentSettings, host: Any, own: Settings) -> Resul
         has_more = batch.has_more
     log.forget(host.monotonic())
     return Result(log.findings)
+
+
+# --- import -------------------------------------------------------------------------------------------------------
+
+
+def import_nhc(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An nhc.conf, or - for standard input.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Translate an nhc.conf into the part of a specification that does the same.
+
+    The block goes to stdout, ready to be pasted; what is left out goes to stderr, one line each with the reason. Hosts
+    are matched against node names (worker-1). Nothing is changed anywhere.
+    """
+    from hyperpod.health.nhc_import import import_conf, render_block
+
+    result = import_conf(_text_of(file))
+    if output is Output.JSON:
+        print_json(
+            {
+                "block": render_block(result),
+                "services": result.services,
+                "lines": [line.text for line in result.lines],
+                "is_observing": result.is_observing,
+                "covered": [vars(trouble) for trouble in result.covered],
+                "left_out": [vars(trouble) for trouble in result.left_out],
+                "variables": result.variables,
+            }
+        )
+        return
+    sys.stdout.write(render_block(result))
+    for word, troubles in (("covered", result.covered), ("left out", result.left_out)):
+        for trouble in troubles:
+            render.say(f"{file}:{trouble.number}: {word}: {' '.join(trouble.text.split())[:80]}: {trouble.why}")
+    others = sorted(set(result.variables) - {"MARK_OFFLINE"})
+    if others:
+        render.say(f"{file}: settings of NHC itself, not needed: {', '.join(others)}")
+
+
+def _text_of(file: str) -> str:
+    try:
+        if file == "-":
+            return sys.stdin.read()
+        with open(file, encoding="utf-8", errors="replace") as opened:
+            return opened.read()
+    except OSError as error:
+        raise NotFound(
+            f"{file}: {error.strerror or error}", hint="NHC's file is /etc/nhc/nhc.conf by default"
+        ) from error

@@ -23,6 +23,7 @@ from hyperpod.health.checks.load import LoadCheck
 from hyperpod.health.checks.memory import MemoryCheck
 from hyperpod.health.checks.munge import MungeCheck
 from hyperpod.health.checks.name import NameCheck
+from hyperpod.health.checks.nhc import NhcCheck
 from hyperpod.health.checks.plugin import PluginCheck
 from hyperpod.health.checks.readonly_fs import ReadonlyFsCheck
 from hyperpod.health.checks.service import ServiceCheck
@@ -40,6 +41,7 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "disk": DiskCheck,
     "readonly_fs": ReadonlyFsCheck,
     "load": LoadCheck,
+    "nhc": NhcCheck,
 }
 """Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent; ``group``
 is judged by the controller."""

@@ -197,7 +197,8 @@ class Runner:
     def _damp(self, slot: _Slot, result: Result, at: datetime) -> None:
         present = {f.key: f for f in result.findings}
         slot.history.append(frozenset(present))
-        is_blind = any(f.severity is Severity.UNKNOWN for f in result.findings)
+        # Not being able to look at one part says nothing about the others.
+        blind = {f.device for f in result.findings if f.severity is Severity.UNKNOWN}
         damping = slot.check.damping
         for key, finding in present.items():
             seen = sum(key in run for run in slot.history)
@@ -211,7 +212,7 @@ class Runner:
                 continue
             recent = list(slot.history)[-damping.needed :]
             is_gone = len(recent) >= damping.needed and not any(key in run for run in recent)
-            if is_gone and not is_blind:
+            if is_gone and not blind & {"", key[2]}:
                 del slot.open[key]
 
     def _stamped(self, finding: Finding, slot: _Slot, at: datetime) -> Finding:

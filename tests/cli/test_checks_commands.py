@@ -164,3 +164,25 @@ def test_a_users_check_that_is_not_there_is_named_with_those_that_are(fakes: Fak
     result = fakes.run("checks", "run", "user.fan")
     assert result.code == 2
     assert "known: user.fans" in result.err
+
+
+NHC = "* || check_fs_free /tmp 5%\n* || check_ps_service crond\n* || check_moab_sched\n* || check_hw_mcelog\n"
+
+
+def test_an_nhc_conf_becomes_a_block_to_paste_and_a_line_for_each_thing_left_out(fakes: Fakes, tmp_path: Path) -> None:
+    path = tmp_path / "nhc.conf"
+    path.write_text(NHC)
+    result = fakes.run("checks", "import-nhc", str(path))
+    assert result.code == 0
+    assert '- "* || check_fs_free /tmp 5%"' in result.out
+    assert 'services: ["crond"]' in result.out
+    assert f"{path}:3: left out: * || check_moab_sched: there is no Moab here" in result.err
+    assert f"{path}:4: covered: * || check_hw_mcelog: kernel_log reads" in result.err
+    answer = json.loads(fakes.run("checks", "import-nhc", str(path), "--output", "json").out)
+    assert [item["number"] for item in answer["left_out"]] == [3]
+
+
+def test_a_file_that_is_not_there_is_named(fakes: Fakes, tmp_path: Path) -> None:
+    result = fakes.run("checks", "import-nhc", str(tmp_path / "none.conf"))
+    assert result.code == 3
+    assert "none.conf" in result.err

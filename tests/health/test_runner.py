@@ -101,6 +101,18 @@ def test_a_run_that_could_not_tell_does_not_close_a_finding() -> None:
     assert codes(runner) == ["Hard", "Blind"]
 
 
+def test_being_blind_for_one_device_does_not_keep_the_findings_of_another() -> None:
+    runner = Runner([Probe()])
+    other = fatal("probe", "Hard", "it is broken", is_hard=True, device="a")
+    blind = ill(unknown("probe", "Blind", "cannot tell", device="b"))
+    drive(runner, [ill(other), blind, blind])
+    assert codes(runner) == ["Blind"]
+    runner = Runner([Probe()])
+    blind = ill(unknown("probe", "Blind", "cannot tell", device="a"))
+    drive(runner, [ill(other), blind, blind])
+    assert codes(runner) == ["Hard", "Blind"]
+
+
 def test_unknown_is_shown_at_once_and_goes_at_once() -> None:
     runner = Runner([Probe()])
     now = drive(runner, [ill(unknown("probe", "Blind", "cannot tell"))])
