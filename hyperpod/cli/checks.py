@@ -25,7 +25,7 @@ from hyperpod.core.node import Role
 from hyperpod.core.policy import Mode
 from hyperpod.errors import AccessDenied, ConfigError, NotFound, UsageError
 from hyperpod.health import registry
-from hyperpod.health.check import Check, Damping, Ports, Result, Settings, stages
+from hyperpod.health.check import TWO_OF_THREE, About, Check, Damping, Ports, Result, Settings, stages
 from hyperpod.health.checks import group, kernel_log
 from hyperpod.health.runner import CHECK_FAILED, CHECK_HANGS, overridden
 from hyperpod.health.users import FOLDER, PREFIX, Found
@@ -145,28 +145,17 @@ def _roles(words: Sequence[str]) -> str:
 
 def describe(ctx: typer.Context, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     """Say everything about one check: what it reads, what a finding means, what is done, codes and settings."""
-    registry.check_name(name)
-    own = registry.policy_of(name, policy_here(place_of(ctx)))
-    about = registry.about(name)
-    in_force = dict(own.values)
-    settings = [
-        {
-            "name": row.name,
-            "default": plain(row.default),
-            "in_force": plain(in_force.get(row.name, row.default)),
-            "why": row.why,
-        }
-        for row in registry.setting_rows(name)
-    ]
-    codes = dict(registry.codes(name))
-    answer = _row(name, own) | {
-        "reads": about.reads,
-        "means": about.means,
-        "does": about.does,
-        "source": about.source,
-        "codes": codes,
-        "settings": settings,
-    }
+    place = place_of(ctx)
+    own = registry.policy_of(name, policy_here(place))
+    if name.startswith(PREFIX):
+        answer = _users_description(place, name, own)
+    else:
+        registry.check_name(name)
+        in_force = dict(own.values)
+        settings = [
+            (row.name, row.default, in_force.get(row.name, row.default), row.why) for row in registry.setting_rows(name)
+        ]
+        answer = _described(_row(name, own), registry.about(name), registry.codes(name), settings)
     if output is Output.JSON:
         print_json(answer)
         return
@@ -174,23 +163,50 @@ def describe(ctx: typer.Context, name: NameArgument, output: OutputOption = Outp
         f"{_every(answer['interval_s'])}, damping {_of(answer['damping'])}, {', '.join(answer['stages']) or 'no stage'}"
     )
     print_result(
-        f"{name}: {about.title}",
+        f"{name}: {answer['title']}",
         "",
-        f"Mode:    {own.mode.value}",
+        f"Mode:    {answer['mode']}",
         f"Runs:    {rhythm}",
         f"Roles:   {_roles(answer['roles'])}",
-        f"Reads:   {about.reads}",
-        f"Means:   {about.means}",
-        f"Does:    {about.does}",
-        f"Source:  {about.source}",
+        f"Reads:   {answer['reads']}",
+        f"Means:   {answer['means']}",
+        f"Does:    {answer['does']}",
+        f"Source:  {answer['source']}",
         "",
-        render.table(("CODE", "MEANS"), list(codes.items())),
+        render.table(("CODE", "MEANS"), list(answer["codes"].items())),
         "",
         render.table(
             ("SETTING", "DEFAULT", "IN FORCE", "WHY"),
-            [(s["name"], _text(s["default"]), _text(s["in_force"]), s["why"]) for s in settings],
+            [(s["name"], _text(s["default"]), _text(s["in_force"]), s["why"]) for s in answer["settings"]],
         ),
     )
+
+
+def _described(
+    row: Mapping[str, Any], about: About, codes: Mapping[str, str], settings: Sequence[tuple[str, object, object, str]]
+) -> dict[str, Any]:
+    return {
+        **row,
+        "reads": about.reads,
+        "means": about.means,
+        "does": about.does,
+        "source": about.source,
+        "codes": dict(codes),
+        "settings": [
+            {"name": setting, "default": plain(default), "in_force": plain(in_force), "why": why}
+            for setting, default, in_force, why in settings
+        ],
+    }
+
+
+def _users_description(place: Place, name: str, own: Settings) -> dict[str, Any]:
+    check, policy = _users_check(place, name, own)
+    settings = [
+        ("interval_s", 60.0, check.interval_s, "Seconds between two runs, by its header or the specification."),
+        ("deadline_s", 10.0, check.deadline_s, "Seconds that a run may take."),
+        ("damping", TWO_OF_THREE, check.damping, "[n, m]: counts when seen in n of the last m runs."),
+    ]
+    return _described(_users_row(check, policy.mode is Mode.OBSERVE), check.about, check.about.codes, settings)
 
 
 def plain(value: object) -> Any:
@@ -263,7 +279,7 @@ class Answer:
     def counts(self, finding: Finding) -> str:
         """Say when such a finding counts."""
         is_at_once = finding.is_hard or finding.severity is Severity.UNKNOWN or self.damping is None
-        return "at once" if is_at_once else f"seen {_of((self.damping.needed, self.damping.of))}"  # type: ignore[union-attr]
+        return "at once" if is_at_once else f"when seen {_of((self.damping.needed, self.damping.of))}"  # type: ignore[union-attr]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -289,7 +305,7 @@ class Answer:
             where = f" [{f.device}]" if f.device else ""
             action = f", {f.action.value}" if f.severity is Severity.FATAL else ""
             lines.append(
-                f"  {f.severity.name} {f.code}{where}: {f.message} ({self.counts(f)}{action}, {f.whose.value})"
+                f"  {f.severity.name} {f.code}{where}: {f.message} (counts {self.counts(f)}{action}, {f.whose.value})"
             )
         if self.inventory:
             lines.append("  counted: " + ", ".join(f"{key} {value}" for key, value in self.inventory.items()))

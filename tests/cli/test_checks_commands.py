@@ -109,7 +109,7 @@ def test_the_worst_finding_is_the_exit_code(fakes: Fakes, node: FakeHost) -> Non
     result = fakes.run("checks", "run", "disk", "--output", "json")
     (check,) = json.loads(result.out)["checks"]
     assert (result.code, check["severity"]) == (2, "FATAL")
-    assert check["findings"][0]["counts"] == "seen 2 of 3"
+    assert check["findings"][0]["counts"] == "when seen 2 of 3"
 
 
 def test_policy_holds_for_a_run_by_hand(fakes: Fakes, node: FakeHost) -> None:
@@ -157,6 +157,19 @@ def test_users_own_checks_are_listed_and_run_by_hand(fakes: Fakes, node: FakeHos
     result = fakes.run("checks", "run", "user.fans")
     assert result.code == 2
     assert "fan 3 stands still" in result.out
+
+
+def test_a_users_check_can_be_described(fakes: Fakes, node: FakeHost) -> None:
+    bring(node, "fans.sh", (0, ""))
+    answer = json.loads(fakes.run("checks", "describe", "user.fans", "--output", "json").out)
+    assert answer["settings"][0] == {
+        "name": "interval_s",
+        "default": 60.0,
+        "in_force": 300.0,
+        "why": "Seconds between two runs, by its header or the specification.",
+    }
+    assert "UserCheckFailed" in fakes.run("checks", "describe", "user.fans").out
+    assert fakes.run("checks", "describe", "user.nothing").code == 2
 
 
 def test_a_users_check_that_is_not_there_is_named_with_those_that_are(fakes: Fakes, node: FakeHost) -> None:

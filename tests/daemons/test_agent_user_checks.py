@@ -17,12 +17,13 @@ from hyperpod.agent.mind import SEARCH_INTERVAL_S
 from hyperpod.agent.plugins import installed, load_packaged
 from hyperpod.core.finding import Finding, Severity
 from hyperpod.errors import CommandError, CommandTimeout
-from hyperpod.health.check import EVERYWHERE, Ports, Result, fatal, warn
+from hyperpod.health.check import EVERYWHERE, Facts, Ports, Result, fatal, warn
 from hyperpod.health.registry import parse_settings
 from hyperpod.health.runner import Runner
-from hyperpod.health.users import Found, UserCheck
+from hyperpod.health.users import Found, UserCheck, find_user_checks
 from hyperpod.ports.host import FileKind
 from tests.fakes.clock import FakeClock
+from tests.fakes.host import FakeMunge
 
 GPU = UserCheck("user.gpu", "/etc/hyperpod/checks.d/gpu", interval_s=5.0)
 REFUSED = Finding("user", "UserCheckRefused", Severity.WARN, "refused", device="/x")
@@ -183,3 +184,21 @@ def test_a_files_owner_and_rights_are_read_without_following_links(tmp_path: Pat
     assert host.stat(str(link)).kind is FileKind.LINK
     assert host.stat(str(link), follow=True).size_bytes == 1
     assert host.stat(str(tmp_path)).kind is FileKind.FOLDER
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's files are checks")
+def test_a_real_folder_of_checks_is_found_and_run(tmp_path: Path) -> None:
+    folder = tmp_path / "checks.d"
+    folder.mkdir(mode=0o755)
+    script = folder / "fans.sh"
+    script.write_text("#!/bin/sh\n# hyperpod: deadline=5 mode=observe\necho 'fan 3 stands still'; exit 2\n")
+    script.chmod(0o755)
+    (folder / "open.sh").write_text("#!/bin/sh\n")
+    (folder / "open.sh").chmod(0o777)
+    host = LocalHost(Processes())
+    found = find_user_checks(host, {}, str(folder))
+    assert [finding.code for finding in found.findings] == ["UserCheckRefused"]
+    (check,) = found.checks
+    ports = Ports(host, FakeMunge(), Facts(host.now(), 100.0, "worker-1"))
+    (finding,) = check.run(ports).findings
+    assert (finding.check, finding.message, found.observe_only) == ("user.fans", "fan 3 stands still", {"user.fans"})
