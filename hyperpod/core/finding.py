@@ -143,11 +143,13 @@ def strongest_action(findings: Iterable[Finding]) -> Action:
 
 
 def observed(finding: Finding) -> Finding:
-    """Return a FATAL finding as WARN that says what would have been done."""
-    action = finding.action if finding.action is not Action.NONE else Action.DRAIN
-    then = "" if action is Action.DRAIN else f" and asked for {action.value}"
-    message = f"{finding.message} (observed only: would have drained the node{then})"
-    return replace(finding, severity=Severity.WARN, action=Action.NONE, message=message, would=action)
+    """Return a FATAL finding as WARN that says what would have been done; for a user's or the site's fault, nothing."""
+    is_drained = finding.whose is Whose.NODE and finding.action is not Action.NONE
+    would = finding.action if is_drained else Action.NONE
+    then = "" if would in (Action.NONE, Action.DRAIN) else f" and asked for {would.value}"
+    what = f"observed only: would have drained the node{then}" if is_drained else "observed only"
+    message = f"{finding.message} ({what})"
+    return replace(finding, severity=Severity.WARN, action=Action.NONE, message=message, would=would)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ class DiskCheck:
         reads="statvfs of each path: free bytes and free inodes.",
         means="A full spool refuses launches within milliseconds and would eat the queue; a full root breaks "
         "everything. /tmp is the users' to fill, and its findings say so.",
-        does="WARN below warn_percent; FATAL, drain, below fatal_percent or fatal_bytes. Undrained when there is room.",
+        does="WARN below warn_percent; FATAL, drain, below fatal_percent or fatal_bytes; undrained when there is "
+        "room. A full /tmp is the users' and drains nothing.",
         codes={
             "DiskFull": "Few bytes are free.",
             "InodesUsed": "Few inodes are free.",

@@ -25,8 +25,8 @@ class SharedFsCheck:
         reads="A small file, written, read back and removed on each shared mount by a process of its own.",
         means="A job hangs at its first access when a mount does. A server that refuses root (root_squash) has "
         "answered. Three nodes with the same finding mean the server, not the nodes.",
-        does="FATAL, drain only, and blames the site: no machine is replaced for a file server, and the third node "
-        "opens the breaker, which calls a person.",
+        does="A missing mount is FATAL and drains the node. One that hangs or fails is FATAL and the site's: it is "
+        "shown, keeps a booting node from its first job, and drains nothing: no machine pays for a file server.",
         codes={
             "MountMissing": "Nothing is mounted there: a folder of the root file system would be filled unseen.",
             "MountHangs": "The mount does not answer within answer_s.",
