@@ -94,7 +94,7 @@ def users_here(place: Place) -> Found:
         return Found()
     from hyperpod.agent.__main__ import UserChecks
 
-    return UserChecks(place.node_ports()[0], policy_here(place)).find()
+    return UserChecks(place.node_host(), policy_here(place)).find()
 
 
 def _users_row(check: Check, is_observed: bool) -> dict[str, Any]:
@@ -315,7 +315,7 @@ class Answer:
 def _run_one(place: Place, settings: AgentSettings, name: str, own: Settings) -> Answer:
     from hyperpod.agent.facts import facts_from
 
-    host, munge = place.node_ports()
+    host = place.node_host()
     started = time.monotonic()
     if name.startswith(PREFIX):
         check, own = _users_check(place, name, own)
@@ -327,7 +327,7 @@ def _run_one(place: Place, settings: AgentSettings, name: str, own: Settings) ->
         allowed = ", ".join(sorted(role.value for role in check.roles))
         raise UsageError(f"{name} does not run on a {settings.role.value} node", hint=f"it runs on: {allowed}")
     facts = facts_from(settings, host.now(), host.uptime_s(), clock_offset_s=_clock_offset(settings))
-    result = run_within(check, Ports(host, munge, facts))
+    result = run_within(check, place.node_ports(host, facts))
     return Answer(name, own, check.damping, result, time.monotonic() - started)
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from hyperpod.adapters.local.faults import LocalFaults
     from hyperpod.adapters.local.provider import LocalProvider
     from hyperpod.agent.settings import AgentSettings
-    from hyperpod.ports.host import Credentials, Host
+    from hyperpod.health.check import Facts, Ports
+    from hyperpod.ports.host import Host
     from hyperpod.ports.provider import Instance
 
 DEFAULT_HOME = "/var/lib/hyperpod"
@@ -65,13 +66,20 @@ def build_faults(provider: LocalProvider) -> LocalFaults:
     return LocalFaults(provider, Processes())
 
 
-def build_node_ports() -> tuple[Host, Credentials]:
+def build_node_host() -> Host:
     """Return this node as its agent sees it."""
     from hyperpod.adapters.host import LocalHost
-    from hyperpod.adapters.munge import Munge
     from hyperpod.adapters.process import Processes
 
-    return LocalHost(Processes()), Munge()
+    return LocalHost(Processes())
+
+
+def build_node_ports(host: Host, facts: Facts) -> Ports:
+    """Return what the agent gives to a check."""
+    from hyperpod.adapters.munge import Munge
+    from hyperpod.health.check import Ports
+
+    return Ports(host, Munge(), facts)
 
 
 def diagnose_machine(home: Path) -> list[Diagnosis]:
@@ -104,7 +112,7 @@ class Place:
         env: Environment variables.
         agent_config: Its existence makes this machine a node.
         is_root: Whether the caller may handle local machines.
-        make_provider, make_faults, make_aws, diagnose, fix, serve, terminal, node_controller, node_ports: The ways out;
+        make_provider, make_faults, make_aws, diagnose, fix, serve, terminal, node_controller, node_host, node_ports: The ways out;
             fakes in tests.
         sleep, clock: Time, for what refreshes itself.
         host: Name of this machine, for messages.
@@ -121,7 +129,8 @@ class Place:
     terminal: Callable[[Sequence[str]], int] = run_on_terminal
     make_aws: Callable[[str, str], Aws] = build_aws
     node_controller: Callable[[Path], Controller] = field(default=lambda path: Controller(send_by_agent_config(path)))
-    node_ports: Callable[[], tuple[Host, Credentials]] = build_node_ports
+    node_host: Callable[[], Host] = build_node_host
+    node_ports: Callable[[Host, Facts], Ports] = build_node_ports
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
     is_interactive: Callable[[], bool] = field(default=lambda: sys.stdin.isatty() and sys.stderr.isatty())

@@ -10,6 +10,7 @@ import pytest
 from surroundings import Fakes
 
 from hyperpod.health import registry
+from hyperpod.health.check import Ports
 from hyperpod.health.users import FOLDER
 from hyperpod.ports.host import DiskUsage, FileKind, FileStat
 from tests.fakes.host import FakeHost, FakeMunge
@@ -23,7 +24,8 @@ def node(fakes: Fakes, tmp_path: Path) -> FakeHost:
     """Makes this machine a worker with root at its keyboard."""
     host = FakeHost(files={"/proc/meminfo": MEMINFO}, disks={"/": DiskUsage(10**12, 10**11 * 5, 1000, 900)})
     fakes.place.agent_config = tmp_path / "agent.json"
-    fakes.place.node_ports = lambda: (host, FakeMunge())
+    fakes.place.node_host = lambda: host
+    fakes.place.node_ports = lambda host, facts: Ports(host, FakeMunge(), facts)
     say(fakes)
     return host
 
