@@ -112,8 +112,8 @@ class Place:
         env: Environment variables.
         agent_config: Its existence makes this machine a node.
         is_root: Whether the caller may handle local machines.
-        make_provider, make_faults, make_aws, diagnose, fix, serve, terminal, node_controller, node_host, node_ports: The ways out;
-            fakes in tests.
+        make_provider, make_faults, make_aws, diagnose, fix, serve, terminal, node_controller, node_host, node_ports:
+            The ways out; fakes in tests.
         sleep, clock: Time, for what refreshes itself.
         host: Name of this machine, for messages.
     """
