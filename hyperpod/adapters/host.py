@@ -9,14 +9,15 @@ import errno
 import os
 import re
 import socket
+import stat
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from hyperpod.adapters.mount_probe import MountProbe, new_name
-from hyperpod.ports.host import Contact, DiskUsage, FileState, Mount, Process
-from hyperpod.ports.process import Programs
+from hyperpod.ports.host import Contact, DiskUsage, FileKind, FileStat, FileState, Mount, Process
+from hyperpod.ports.process import Completed, Programs
 
 _CONTAINER_BOOT_S = 30.0
 """An init that started later than this after the kernel belongs to a container, whose boots the kernel's own id
@@ -24,6 +25,16 @@ does not tell apart."""
 
 _LOOK_AT_ALL = 10
 """Every so many looks for users' processes, all processes are looked at."""
+
+_KINDS = {
+    stat.S_IFREG: FileKind.FILE,
+    stat.S_IFDIR: FileKind.FOLDER,
+    stat.S_IFLNK: FileKind.LINK,
+    stat.S_IFBLK: FileKind.BLOCK,
+    stat.S_IFCHR: FileKind.CHARACTER,
+    stat.S_IFIFO: FileKind.PIPE,
+    stat.S_IFSOCK: FileKind.SOCKET,
+}
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -109,6 +120,11 @@ class LocalHost:
             os.close(descriptor)
         return b"".join(parts)
 
+    def stat(self, path: str, *, follow: bool = False) -> FileStat:
+        found = os.stat(path, follow_symlinks=follow)
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), FileKind.FILE)
+        return FileStat(found.st_uid, stat.S_IMODE(found.st_mode), kind, found.st_size)
+
     def disk(self, path: str) -> DiskUsage:
         found = os.statvfs(path)
         return DiskUsage(
@@ -157,6 +173,10 @@ class LocalHost:
             if process is not None:
                 found.append(process)
         return found
+
+    def run_apart(self, argv: Sequence[str], timeout_s: float) -> Completed:
+        # With a user named, the runner gives it a clean environment and bounds its output.
+        return self._processes.run(argv, timeout_s=timeout_s, user="root", check=False)
 
     def processes(self) -> Sequence[Process]:
         found = []

@@ -26,14 +26,18 @@ from hyperpod.agent.loop import Loop
 from hyperpod.agent.mind import Mind
 from hyperpod.agent.notify import Notifier
 from hyperpod.agent.outbox import Outbox
+from hyperpod.agent.plugins import load_packaged
 from hyperpod.agent.settings import DEFAULT_PATH, AgentSettings, parse_settings
 from hyperpod.core.finding import Finding, Severity, Whose
+from hyperpod.core.policy import Mode
 from hyperpod.errors import ConfigError, HyperpodError
 from hyperpod.health import registry
 from hyperpod.health.check import Check, Settings
 from hyperpod.health.checks import kernel_log
 from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.runner import Runner
+from hyperpod.health.users import Found, find_user_checks
+from hyperpod.ports.host import Host
 
 log = logging.getLogger("hyperpod.agent")
 
@@ -60,12 +64,13 @@ def build(settings: AgentSettings, host: LocalHost, munge: Munge) -> tuple[Loop,
     runner = Runner(
         checks,
         observe_only=registry.observe_only(health),
+        overrides=registry.overrides(health),
         boot_id=boot_id,
         instance_id=settings.instance_id,
         start=start,
     )
-    own = health.get(kernel_log.NAME, Settings())
-    kernel = None if own.is_disabled else build_kernel_log(settings, host, boot_id, own)
+    own = registry.policy_of(kernel_log.NAME, health)
+    kernel = None if own.mode is Mode.OFF else build_kernel_log(settings, host, boot_id, own)
     try:
         os.makedirs(settings.state_dir, mode=0o700, exist_ok=True)
     except OSError as error:
@@ -78,11 +83,32 @@ def build(settings: AgentSettings, host: LocalHost, munge: Munge) -> tuple[Loop,
         munge,
         lambda on_event: Link(settings.head_address, settings.controller_port, munge, trusted, on_event),
         Notifier(os.environ),
+        user_checks=UserChecks(host, health).find,
     )
     gateway = default_gateway(host)
     mind = Mind(settings, runner, kernel, outbox, loop, boot_id=boot_id, gateway=gateway, notes=notes, start=start)
     restore(mind, f"{settings.state_dir}/state.json")
     return loop, mind
+
+
+class UserChecks:
+    """Looks for the checks that users bring: the folder each time, packages once in an agent's life."""
+
+    def __init__(self, host: Host, policy: Mapping[str, Settings]) -> None:
+        self._host = host
+        self._policy = policy
+        self._packaged: Found | None = None
+
+    def find(self) -> Found:
+        """Return what there is now."""
+        if self._packaged is None:
+            self._packaged = load_packaged(self._policy)
+        found = find_user_checks(self._host, self._policy)
+        return Found(
+            (*found.checks, *self._packaged.checks),
+            found.observe_only | self._packaged.observe_only,
+            (*found.findings, *self._packaged.findings),
+        )
 
 
 def read_boot_id(settings: AgentSettings, host: LocalHost) -> str:
@@ -107,7 +133,7 @@ def build_checks(
     """
     try:
         health = registry.parse_settings(settings.health)
-        own = health.get(kernel_log.NAME, Settings())
+        own = registry.policy_of(kernel_log.NAME, health)
         build_kernel_log(settings, host, boot_id, own)
         return health, registry.build_checks(settings.role, health), ()
     except ConfigError as error:
@@ -140,7 +166,8 @@ def build_kernel_log(settings: AgentSettings, host: LocalHost, boot_id: str, own
             booted_at=host.booted_at(),
             wall_clock_zero=zero,
             root_devices=root_devices(host),
-            observe_only=own.observe_only,
+            overrides={code: severity.name for code, severity in own.overrides.items()},
+            observe_only=own.mode is Mode.OBSERVE,
             **own.values,  # type: ignore[arg-type]
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

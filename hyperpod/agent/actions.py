@@ -28,6 +28,14 @@ class Actions(Protocol):
         """Run a check apart; its result comes as ``on_check``."""
         ...
 
+    def find_user_checks(self) -> None:
+        """Look for checks that users bring; what is found comes as ``on_user_checks``."""
+        ...
+
+    def find_jobs(self) -> None:
+        """Look which jobs have processes here; what is found comes as ``on_jobs``."""
+        ...
+
     def read_kernel_log(self) -> None:
         """Take in what the kernel log holds right now."""
         ...

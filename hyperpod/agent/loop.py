@@ -37,6 +37,7 @@ from hyperpod.agent.settings import AgentSettings
 from hyperpod.agent.workers import Workers
 from hyperpod.errors import HyperpodError
 from hyperpod.health.check import Check, Facts, Ports, Result
+from hyperpod.health.users import Found
 from hyperpod.ports.host import Credentials, Host
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Loop:
         link: Makes the link, given the function that takes its events.
         notifier: Speaks to systemd.
         allowed: Uids that may use the socket.
+        user_checks: Looks for the checks that users bring.
     """
 
     def __init__(
@@ -75,11 +77,13 @@ class Loop:
         notifier: Notifier,
         *,
         allowed: Collection[int] = (0,),
+        user_checks: Callable[[], Found] = Found,
     ) -> None:
         self._settings = settings
         self._host = host
         self._munge = munge
         self._notifier = notifier
+        self._user_checks = user_checks
         self._selector = selectors.DefaultSelector()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_read, self._wake_write = socket.socketpair()
@@ -251,6 +255,24 @@ class Loop:
             self.mind.on_check(check.name, run_id, outcome, self._host.monotonic(), self._host.now())
 
         self._workers.start(f"check {check.name}", lambda: check.run(ports), done)
+
+    def find_user_checks(self) -> None:
+        def done(found: object) -> None:
+            if isinstance(found, Found):
+                self.mind.on_user_checks(found, self._host.monotonic(), self._host.now())
+            else:
+                log.warning("users' checks could not be looked for error=%r", found)
+
+        self._workers.start("users' checks", self._user_checks, done)
+
+    def find_jobs(self) -> None:
+        asked_at = self._host.monotonic()
+
+        def done(jobs: object) -> None:
+            if isinstance(jobs, frozenset):
+                self.mind.on_jobs(jobs, asked_at, self._host.monotonic(), self._host.now())
+
+        self._workers.start("jobs", lambda: jobs_on_node(self._host.processes()), done)
 
     def read_kernel_log(self) -> None:
         self._look_at_kernel_log()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -18,11 +18,13 @@ from hyperpod import __version__
 from hyperpod.agent.actions import Actions
 from hyperpod.agent.deep import DeepChecks, parse_order
 from hyperpod.agent.environment import fallback, lines_of, peer_lost_path
+from hyperpod.agent.facts import facts_from
 from hyperpod.agent.jobs import KnownJob
 from hyperpod.agent.lease import Fence, LeaseView, choose_peers, decide_fence
 from hyperpod.agent.link import Connected, LinkEvent, Lost, Received
 from hyperpod.agent.outbox import Outbox
 from hyperpod.agent.quiet import QuietLog
+from hyperpod.agent.residents import Residents
 from hyperpod.agent.settings import AgentSettings
 from hyperpod.core import messages as words
 from hyperpod.core.finding import Finding, Severity, Whose
@@ -33,6 +35,7 @@ from hyperpod.health.checks import munge
 from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.correlate import asks_for_replacement, correlate
 from hyperpod.health.runner import Runner
+from hyperpod.health.users import Found
 from hyperpod.ports.host import Contact
 
 log = logging.getLogger(__name__)
@@ -51,6 +54,10 @@ HEALTH = "health"
 """Requests of the command line, beside those of the plugin."""
 
 SAVE_INTERVAL_S = 30.0
+SEARCH_INTERVAL_S = 60.0
+"""How often users' checks and the processes of jobs are looked for; without the folder that is one failed call."""
+
+JOB_CHECK_GAP_S = 5.0
 LEASE_FINDING_S = 600.0
 JOBS_REMEMBERED = 2000
 _SSH_PORT = 22
@@ -143,6 +150,10 @@ class Mind:
         self._connected_at = start
         self._is_ready = False
         self._must_save = False
+        self._next_search = start
+        self._residents = Residents()
+        self._told_inventory: dict[str, str] | None = None
+        self._user_notes: tuple[Finding, ...] = ()
         self._next_save = start + SAVE_INTERVAL_S
         self._is_leaving = False
         self._uptime_s = 0.0
@@ -157,8 +168,8 @@ class Mind:
         """Every open finding of this node."""
         kernel = self.kernel_log.findings if self.kernel_log else ()
         lease = (self._lease.finding,) if self._lease.finding else ()
-        found = (*self._notes, *self.runner.findings(), *kernel, *lease, *self.deep.findings)
-        return correlate(found, self._asked_before)
+        own = (*self._notes, *self._user_notes, *self.runner.findings(), *kernel, *lease, *self.deep.findings)
+        return correlate(own, self._asked_before)
 
     @property
     def why_not_ready(self) -> str:
@@ -178,19 +189,7 @@ class Mind:
 
     def facts(self, now: float, at: datetime, uptime_s: float) -> Facts:
         """Return what checks are told when they start."""
-        s = self._settings
-        return Facts(
-            now=at,
-            uptime_s=uptime_s,
-            node=s.node,
-            role=s.role,
-            address=s.address,
-            shared_mounts=s.shared_mounts,
-            expected_cpus=s.expected_cpus,
-            expected_memory_mib=s.expected_memory_mib,
-            clock_offset_s=self.clock_offset_s,
-            sysfs=s.sysfs_path.rstrip("/") or "/sys",
-        )
+        return facts_from(self._settings, at, uptime_s, clock_offset_s=self.clock_offset_s, jobs=self._residents.jobs)
 
     # --- the controller ---------------------------------------------------------------------------------------
 
@@ -202,6 +201,7 @@ class Mind:
             self._quiet.say(logging.INFO, f"connected to the controller head={self._settings.head_address}", now)
             self._is_connected = True
             self._connected_at = now
+            self._told_inventory = None
             self._lease.head = Contact.OPEN
             s = self._settings
             self._do.send(
@@ -317,6 +317,7 @@ class Mind:
             return
         self._sequence += 1
         why = self.why_not_ready
+        inventory = self.runner.inventory()
         beat = Heartbeat(
             node=self._settings.node,
             instance_id=self._settings.instance_id,
@@ -329,7 +330,9 @@ class Mind:
             agent_version=__version__,
             # First the quick look, then the long one: a node that fails it needs no burn-in.
             wants=self.deep.wants if self._is_ready else (),
+            inventory=inventory if inventory != self._told_inventory else None,
         )
+        self._told_inventory = inventory
         self._sent[self._sequence] = (now, beat.sent_at)
         while len(self._sent) > 30:
             self._sent.popitem(last=False)
@@ -352,8 +355,10 @@ class Mind:
                 self._on_report(request)
                 self._do.reply(client, ())
                 self._send_outbox(now)
+                self._mind_residents(request, now, at)
             elif kind == words.ENV:
                 self._on_env(client, request, now)
+                self._mind_residents(request, now, at)
             elif kind == HEALTH:
                 self._do.reply(client, (self.describe(now, at, uptime_s),))
             elif kind == words.GOODBYE:
@@ -505,6 +510,18 @@ class Mind:
             self._news(now, at)
         self._mind_quick(now)
 
+    def on_user_checks(self, found: Found, now: float, at: datetime) -> None:
+        """The checks that users bring were looked for."""
+        known = {f.key: f.since for f in self._user_notes}
+        boot, machine = self._boot_id, self._settings.instance_id
+        notes = tuple(
+            replace(f, since=known.get(f.key) or at, boot_id=boot, instance_id=machine) for f in found.findings
+        )
+        changed = self.runner.set_extra(found.checks, found.observe_only, now)
+        if changed or notes != self._user_notes:
+            self._user_notes = notes
+            self._news(now, at)
+
     def on_kernel(self, records: Sequence[str], kernel_now: float, now: float, at: datetime) -> None:
         """Records of the kernel log have come."""
         if self.kernel_log is None:
@@ -535,6 +552,35 @@ class Mind:
         self._must_save = True
         self._heartbeat(now, at)
         self.save()
+
+    def _mind_residents(self, request: Mapping[str, Any], now: float, at: datetime) -> None:
+        """Follow which jobs are here; the first sign of a job has the checks for its start run, beside it."""
+        try:
+            job_id, step_id = _job_id(request), int(request.get("step_id", 0))
+            restart_count = int(request.get("restart_count") or 0)
+        except (TypeError, ValueError, ArithmeticError):
+            # Its answer has been given already.
+            return
+        if request["type"] == words.STEP_END:
+            self._residents.step_ended(job_id, step_id, now)
+            return
+        is_begun = request["type"] != words.TASK_EXIT
+        if is_begun and self._residents.step_began(job_id, restart_count, step_id, now):
+            self._on_job(self.runner.job_start_names, now, at)
+
+    def on_jobs(self, jobs: Collection[int], asked_at: float, now: float, at: datetime) -> None:
+        """It was looked which jobs have processes here."""
+        ended = self._residents.saw(jobs, asked_at)
+        if ended:
+            log.debug("jobs have left this node jobs=%s", ended)
+            self._on_job(self.runner.job_end_names, now, at)
+
+    def _on_job(self, names: Sequence[str], now: float, at: datetime) -> None:
+        if not names:
+            return
+        self._do.read_kernel_log()
+        # Jobs of seconds come by the hundred; a look that is a moment old serves the next one too.
+        self._start(self.runner.force(names, now, gap_s=JOB_CHECK_GAP_S), now, at)
 
     def _on_quick_check(self, key: str, now: float, at: datetime) -> None:
         self._do.read_kernel_log()
@@ -667,6 +713,13 @@ class Mind:
         if self._wants_munge:
             self._wants_munge = False
             self._start(self.runner.force([munge.NAME], now), now, at)
+        if now >= self._next_search:
+            self._next_search = now + SEARCH_INTERVAL_S
+            self._do.find_user_checks()
+            self._residents.looks_at = now
+        if self._residents.looks_at is not None and now >= self._residents.looks_at:
+            self._residents.looks(now)
+            self._do.find_jobs()
         self._mind_asked(now)
         self._mind_quick(now)
         if self._is_connected and now - max(self._lease.heard_at, self._connected_at) > SILENCE_RESET_S:
@@ -690,10 +743,12 @@ class Mind:
 
     def next_wake(self, now: float) -> float:
         """Return the moment of the next ``on_tick`` if nothing else happens."""
-        times = [self._next_heartbeat, self._next_save]
+        times = [self._next_heartbeat, self._next_save, self._next_search]
         check = self.runner.next_deadline()
         if check is not None:
             times.append(check)
+        if self._residents.looks_at is not None:
+            times.append(self._residents.looks_at)
         times += [min(a.ends_at, a.ends_at if a.is_looking else a.looks_at) for a in self._asked.values()]
         times += [q.ends_at for q in self._quick.values()]
         if self._is_connected:

@@ -51,6 +51,7 @@ class AgentSettings:
         deep_on_start: Deep checks to be done before this boot's first job (``InstanceStress``,
             ``InstanceConnectivity``).
         expected_cpus, expected_memory_mib: Slurm's figures for this node (``cpus`` and ``memory_mb`` in the file).
+        expected: What a machine of this instance type has, by the names of inventories; what is not in it is not known.
         ignored: Keys that are not known, each with the nearest known one.
     """
 
@@ -77,6 +78,7 @@ class AgentSettings:
     expected_cpus: int | None = None
     expected_memory_mib: int | None = None
     deep_on_start: tuple[str, ...] = ()
+    expected: Mapping[str, float] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
 
@@ -88,7 +90,8 @@ _TEXTS = (
 _NUMBERS = {"heartbeat_interval_s": (0.1, 60.0), "lease_s": (2.0, 3600.0)}
 _PORTS = ("controller_port", "slurmd_port")
 _COUNTS = {"cpus": "expected_cpus", "memory_mb": "expected_memory_mib"}
-_KNOWN = (*_TEXTS, "role", *_NUMBERS, *_PORTS, *_COUNTS, "shared_mounts", "peers", "health", "deep_on_start")
+_LISTS = ("shared_mounts", "peers", "deep_on_start")
+_KNOWN = (*_TEXTS, "role", *_NUMBERS, *_PORTS, *_COUNTS, *_LISTS, "health", "expected")
 
 
 def parse_settings(text: str, source: str) -> AgentSettings:
@@ -132,6 +135,10 @@ def parse_settings(text: str, source: str) -> AgentSettings:
     if not isinstance(health, dict):
         raise ConfigError(f"{source}: health: must be an object")
     values["health"] = health
+    expected = data.get("expected") or {}
+    if not isinstance(expected, dict):
+        raise ConfigError(f"{source}: expected: must be an object of numbers")
+    values["expected"] = {key: _number(source, f"expected.{key}", count, 0, 1e9) for key, count in expected.items()}
     for key, name in _COUNTS.items():
         if data.get(key) is not None:
             values[name] = int(_number(source, key, data[key], 1, 1e9))

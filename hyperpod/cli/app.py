@@ -42,6 +42,7 @@ from hyperpod.errors import HyperpodError
 # Commands of modules that are slow to import: name, module, and the help that stands for them until then.
 _LATE = {
     "validate": ("hyperpod.cli.spec", "Check a specification completely, and make nothing."),
+    "checks": ("hyperpod.cli.checks", "Health checks: what there is, what each means, one run by hand."),
     "config": ("hyperpod.cli.spec", "Settings: what they are and where they come from."),
     "export": ("hyperpod.cli.export", "Write what makes the same HyperPod cluster with another tool."),
 }

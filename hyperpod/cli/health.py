@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hyperpod.cli import deep, offenders, render
+from hyperpod.cli import deep, health_report, offenders, render
 from hyperpod.cli.render import Output
 from hyperpod.core.finding import Finding, Severity, worst_severity
 from hyperpod.errors import HyperpodError
@@ -80,10 +80,12 @@ def verdict(answer: Mapping[str, Any]) -> Severity:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
+    """Add the command to the program, and those below it."""
     group = typer.Typer(help=HEALTH_HELP, invoke_without_command=True)
+    app.add_typer(group, name="health")
+    health_report.register(group)
 
-    @group.callback()
+    @group.callback(help=HEALTH_HELP)
     def health(
         ctx: typer.Context,
         output: Annotated[Output, typer.Option("--output", "-o", help="Form of the answer.")] = Output.TABLE,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from hyperpod.adapters.local.faults import LocalFaults
     from hyperpod.adapters.local.provider import LocalProvider
     from hyperpod.agent.settings import AgentSettings
+    from hyperpod.health.check import Facts, Ports
+    from hyperpod.ports.host import Host
     from hyperpod.ports.login import SshSession, SshTarget
     from hyperpod.ports.process import ProcessRunner
     from hyperpod.ports.provider import Instance
@@ -66,6 +68,25 @@ def build_faults(provider: LocalProvider) -> LocalFaults:
     from hyperpod.adapters.process import Processes
 
     return LocalFaults(provider, Processes())
+
+
+def build_node_host() -> Host:
+    """Return this node as its agent sees it."""
+    from hyperpod.adapters.host import LocalHost
+    from hyperpod.adapters.process import Processes
+
+    return LocalHost(Processes())
+
+
+def build_node_ports(host: Host, facts: Facts) -> Ports:
+    """Return what the agent gives to a check."""
+    from hyperpod.adapters.devices import LocalDevices
+    from hyperpod.adapters.munge import Munge
+    from hyperpod.adapters.process import Processes
+    from hyperpod.adapters.stream import ProgramStreams
+    from hyperpod.health.check import Ports
+
+    return Ports(host, Munge(), facts, streams=ProgramStreams(Processes()), devices=LocalDevices())
 
 
 def diagnose_machine(home: Path) -> list[Diagnosis]:
@@ -124,7 +145,7 @@ class Place:
         agent_config: Its existence makes this machine a node.
         is_root: Whether the caller may handle local machines.
         make_provider, make_faults, make_aws, diagnose, fix, serve, terminal, hold, processes, open_ssh,
-            node_controller: The ways out; fakes in tests.
+            node_controller, node_host, node_ports: The ways out; fakes in tests.
         sleep, clock: Time, for what refreshes itself.
         host: Name of this machine, for messages.
     """
@@ -143,6 +164,8 @@ class Place:
     open_ssh: Callable[[SshTarget, float | None], SshSession] = open_ssh
     make_aws: Callable[[str, str], Aws] = build_aws
     node_controller: Callable[[Path], Controller] = field(default=lambda path: Controller(send_by_agent_config(path)))
+    node_host: Callable[[], Host] = build_node_host
+    node_ports: Callable[[Host, Facts], Ports] = build_node_ports
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
     is_interactive: Callable[[], bool] = field(default=lambda: sys.stdin.isatty() and sys.stderr.isatty())

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from hyperpod.config.overrides import BLOCK
 from hyperpod.config.problem import Kind, Path, Problem, not_one_of, shown, unknown_key
-from hyperpod.core.settings import HyperpodBlock, plain_checks
+from hyperpod.core.settings import CheckPolicy, HyperpodBlock, plain_checks
 from hyperpod.errors import ConfigError
 
 
@@ -35,14 +35,38 @@ def check_health(block: HyperpodBlock, judge: Callable[[Mapping[str, Any]], obje
     """Yield the problem of each health check whose name or settings ``judge`` refuses by a ConfigError."""
     if judge is None:
         return
-    for name, settings in plain_checks(block.health).items():
-        try:
-            judge({name: settings})
-        except ConfigError as error:
-            # "health.disk.fatal_percnt: there is no such setting; did you mean fatal_percent?"
-            place, _, text = error.message.partition(": ")
-            key = place.removeprefix(f"health.{name}").strip(".")
-            yield Problem((BLOCK, "Health", "Checks", name, *(["Settings", key] if key else [])), text)
+    for group in ("", *block.health.groups):
+        place: Path = (BLOCK, "Health", "Groups", group, "Checks") if group else (BLOCK, "Health", "Checks")
+        mentioned = block.health.groups[group].checks if group else block.health.checks
+        for name, settings in plain_checks(block.health, group).items():
+            if name not in mentioned:
+                continue
+            try:
+                judge({name: settings})
+            except ConfigError as error:
+                yield _health_problem(place, name, error)
+
+
+_REPLACED = {
+    "Enabled": "unknown key; write Mode: off or Mode: act",
+    "ObserveOnly": "unknown key; write Mode: observe",
+}
+"""Switches of checks that one word has replaced."""
+
+_HEALTH_KEYS = {"mode": "Mode", "overrides": "Overrides"}
+
+
+def _health_problem(place: Path, name: str, error: ConfigError) -> Problem:
+    """Move the registry's complaint to its key in the file.
+
+    It reads "health.disk.fatal_percnt: there is no such setting; did you mean fatal_percent?".
+    """
+    where, _, text = error.message.partition(": ")
+    first, *rest = where.removeprefix(f"health.{name}").strip(".").split(".")
+    if not first:
+        return Problem((*place, name), text)
+    key = (_HEALTH_KEYS[first], *rest) if first in _HEALTH_KEYS else ("Settings", first)
+    return Problem((*place, name, *key), text)
 
 
 def _models(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
@@ -64,7 +88,8 @@ def _unknown_keys(raw: Mapping[Any, Any], model: type[BaseModel], path: Path) ->
     for key, value in raw.items():
         place = (*path, str(key))
         if key not in by_alias:
-            yield unknown_key(place, by_alias)
+            is_old = model is CheckPolicy and key in _REPLACED
+            yield Problem(place, _REPLACED[key], Kind.UNKNOWN_KEY) if is_old else unknown_key(place, by_alias)
             continue
         inner, is_map = _models(by_alias[key].annotation)
         if inner is None or not isinstance(value, dict):

@@ -75,6 +75,11 @@ def check_block(block: HyperpodBlock, drafts: Sequence[Draft], groups: Sequence[
             near = closest(name, names)
             tail = f"did you mean {near}?" if near else f"groups are {', '.join(names)}"
             yield Problem(("Hyperpod", "Spares", name), f"no instance group {name}; {tail}")
+    for name in block.health.groups:
+        if name not in names:
+            near = closest(name, names)
+            tail = f"did you mean {near}?" if near else f"groups are {', '.join(names)}"
+            yield Problem(("Hyperpod", "Health", "Groups", name), f"no instance group {name}; {tail}")
     partitions = sorted({draft.partition for draft in drafts if draft.partition})
     wanted = block.slurm.default_partition
     if wanted is not None and partitions and wanted not in partitions and len(drafts) == len(groups):

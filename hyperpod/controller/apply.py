@@ -107,7 +107,12 @@ def _save_repair(world: World, action: do.SaveRepair) -> None:
         # Before the repair itself: killed in between, the breaker counts the node once all the same.
         remember_repair(world, repair)
     world.store.put_repair(repair)
-    data = {"cause": repair.cause, "status": repair.status.value, "instance_id": repair.instance_id}
+    data = {
+        "cause": repair.cause,
+        "status": repair.status.value,
+        "instance_id": repair.instance_id,
+        "action": repair.action.value,
+    }
     if is_new_cause and repair.status is not RepairStatus.CHECKING:
         _event(world, REPAIR_BEGAN, action.reason, node=repair.node, data=data)
     if before is None or before.status is not repair.status:

@@ -93,7 +93,9 @@ def _undrain(world: World, args: Mapping[str, Any]) -> str:
     if node.repair is not None:
         world.store.drop_repair(node.name)
     world.slurm.undrain(node.name)
-    world.store.add_event("NodeUndrained", "by an administrator", world.clock.now(), node=node.name)
+    world.store.add_event(
+        "NodeUndrained", "by an administrator", world.clock.now(), node=node.name, data={"by": "person"}
+    )
     return f"{node.name} takes work again"
 
 
@@ -112,7 +114,8 @@ def _clear(world: World, args: Mapping[str, Any]) -> str:
         if not world.agents.send(node.name, order):
             raise ProviderUnavailable(f"the agent of {node.name} is not connected", hint="try again when it is")
     text = f"{check}/{code} was cleared by an administrator: {reason}"
-    world.store.add_event("FindingCleared", text, world.clock.now(), node=node.name)
+    data = {"cause": f"{check}/{code}", "device": device}
+    world.store.add_event("FindingCleared", text, world.clock.now(), node=node.name, data=data)
     return f"{node.name}: {check}/{code} cleared"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from hyperpod.controller import apply as effects
 from hyperpod.controller.memory import Report
 from hyperpod.controller.observe import observe, remember_job
+from hyperpod.controller.observed import note_observed
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
 from hyperpod.core.job import BATCH_STEP, JobRecord, TaskExit
@@ -35,6 +36,7 @@ def run_once(world: World) -> Plan:
     """Run one tick: the only shape of one. Returns the plan that was applied."""
     take_reports(world)
     snapshot = observe(world)
+    note_observed(world, snapshot)
     if not world.are_partitions_saved and "slurm" not in snapshot.missing:
         # A move of a spare may have been cut short by the end of the controller before this one.
         world.are_partitions_saved = effects.save_all_partitions(world)

@@ -16,6 +16,7 @@ from hyperpod.controller.reasons import SeenReason
 from hyperpod.core.backoff import delay_after
 from hyperpod.core.finding import Finding
 from hyperpod.core.job import TaskExit
+from hyperpod.core.majority import Judged
 from hyperpod.core.messages import Heartbeat
 from hyperpod.core.snapshot import JobFacts
 
@@ -96,6 +97,8 @@ class NodeWord:
     not_ready_because: str = ""
     findings: tuple[Finding, ...] = ()
     closed: tuple[tuple[datetime, Finding], ...] = ()
+    inventory: Mapping[str, str] = field(default_factory=dict)
+    inventory_since: Mapping[str, datetime] = field(default_factory=dict)
     clock_offset_s: float = 0.0
     wants: tuple[str, ...] = ()
     is_reachable: bool | None = None
@@ -130,6 +133,12 @@ class Memory:
     restart_counts: dict[int, int] = field(default_factory=dict)
     reasons: dict[str, SeenReason] = field(default_factory=dict)
     """Reasons that Slurm itself has given, by node."""
+    inventories: int = 0
+    """Grows whenever a node has counted something new."""
+    majority: tuple[tuple[Any, ...], Judged] | None = None
+    """The last comparison of the groups, with what it was made of."""
+    observed: frozenset[tuple[str, ...]] | None = None
+    """Open findings of checks that are only observed, see ``controller.observed``; None until the journal was read."""
     slots: dict[str, datetime | None] | None = None
     """Slots of the last look, with when they were added; None for those of the first look, and before it."""
 
@@ -154,6 +163,7 @@ class Memory:
         # An agent that counts from the beginning again has been restarted; any other lower number is a late beat.
         if is_same_boot and 5 < beat.sequence < before.sequence:
             return False
+        inventory, since = self._counted(before if is_same_boot else NodeWord(), beat, at)
         self.nodes[beat.node] = replace(
             before,
             heartbeat_at=at,
@@ -166,6 +176,8 @@ class Memory:
             wants=beat.wants,
             closed=_closed(before, beat, at) if before.instance_id == beat.instance_id else (),
             clock_offset_s=_offset(before.clock_offset_s if is_same_boot else None, beat.sent_at - at.timestamp()),
+            inventory=inventory,
+            inventory_since=since,
             said_goodbye_at=before.said_goodbye_at if is_same_boot and not self._stayed(before, at) else None,
         )
         return (
@@ -174,6 +186,21 @@ class Memory:
             or before.wants != beat.wants
             or {f.key: f.severity for f in before.findings} != {f.key: f.severity for f in beat.findings}
         )
+
+    def _counted(
+        self, before: NodeWord, beat: Heartbeat, at: datetime
+    ) -> tuple[Mapping[str, str], Mapping[str, datetime]]:
+        """Return what the node has counted, and since when each value holds."""
+        if before is not self.nodes.get(beat.node) or beat.inventory is not None:
+            # Another boot or machine makes what was counted before void.
+            self.inventories += 1
+        if beat.inventory is None:
+            return before.inventory, before.inventory_since
+        since = {
+            key: before.inventory_since.get(key, at) if before.inventory.get(key) == value else at
+            for key, value in beat.inventory.items()
+        }
+        return beat.inventory, since
 
     @staticmethod
     def _stayed(word: NodeWord, at: datetime) -> bool:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hyperpod.controller.memory import NodeWord
 from hyperpod.controller.reasons import finding_of, see_reason
 from hyperpod.controller.world import NodeSlot, World
+from hyperpod.core.finding import Finding, Severity, observed
 from hyperpod.core.job import JobRecord, JobStatus, JobView
 from hyperpod.core.judging import accused_machines
+from hyperpod.core.majority import Counted, judge_groups
 from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, RepairStatus, Role
+from hyperpod.core.policy import Mode
 from hyperpod.core.resume import is_armed_by
 from hyperpod.core.snapshot import PastRepair, Snapshot
 from hyperpod.errors import HyperpodError, ProviderUnavailable, StoreError
@@ -60,6 +64,7 @@ def observe(world: World) -> Snapshot:
             for name in view.nodes:
                 on_node.setdefault(name, []).append(view.job_id)
     views = whole_het_jobs(views)
+    odd = _odd_ones(world, slots)
     nodes = tuple(
         _node(
             slot,
@@ -70,6 +75,7 @@ def observe(world: World) -> Snapshot:
             repairs.get(slot.name),
             tuple(sorted(on_node.get(slot.name, ()))),
             added.get(slot.name),
+            odd.get(slot.name, ()),
         )
         for slot in slots
     )
@@ -104,6 +110,31 @@ def observe(world: World) -> Snapshot:
     )
     world.last_snapshot = snapshot
     return snapshot
+
+
+def _odd_ones(world: World, slots: list[NodeSlot]) -> Mapping[str, tuple[Finding, ...]]:
+    """Return what is found by comparing the nodes of each group; worked out anew only when something has changed."""
+    memory, now = world.memory, world.clock.now()
+    names = tuple(slot.name for slot in slots)
+    made_of = (memory.inventories, names)
+    known = memory.majority
+    if known is None or known[0] != made_of or (known[1].next_at is not None and now >= known[1].next_at):
+        modes = world.repair_policy.group_check or {}
+        counted = [
+            Counted(slot.name, slot.group, word.inventory, word.instance_id, word.boot_id, word.inventory_since)
+            for slot in slots
+            if modes.get(slot.group) != Mode.OFF and (word := memory.nodes.get(slot.name)) is not None
+        ]
+        known = memory.majority = (made_of, judge_groups(counted, now))
+    found = known[1].findings
+    if not found:
+        return found
+    modes = world.repair_policy.group_check or {}
+    watched = {slot.name for slot in slots if modes.get(slot.group) == Mode.OBSERVE}
+    return {
+        name: tuple(observed(f) if f.severity is Severity.FATAL else f for f in own) if name in watched else own
+        for name, own in found.items()
+    }
 
 
 def whole_het_jobs(views: tuple[JobView, ...]) -> tuple[JobView, ...]:
@@ -194,6 +225,7 @@ def _node(
     repair: Repair | None,
     jobs: tuple[int, ...],
     added_at: datetime | None,
+    odd: tuple[Finding, ...] = (),
 ) -> NodeView:
     if instance is not None:
         status = instance.status if has_provider else InstanceStatus.UNKNOWN
@@ -228,8 +260,8 @@ def _node(
         is_ready=word.is_ready and is_same and word.said_goodbye_at is None,
         is_reachable=word.is_reachable,
         reachable_at=word.reachable_at,
-        findings=word.findings if is_same else (),
         closed=tuple(f for _, f in word.closed) if is_same else (),
+        findings=(*word.findings, *odd) if is_same else (),
         repair=repair,
     )
 

@@ -7,9 +7,10 @@ Every answer is plain JSON values; the command line renders them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from hyperpod.controller.health_report import health_report
 from hyperpod.controller.world import World
 from hyperpod.core.budget import open_breakers, unhealthy_limit
 from hyperpod.core.job import Attempt, JobRecord, JobView
@@ -17,11 +18,15 @@ from hyperpod.core.node import Availability, NodeView, Role
 from hyperpod.core.offenders import WINDOW, Offender
 from hyperpod.core.snapshot import Snapshot
 from hyperpod.core.suspicion import suspicion_of
-from hyperpod.errors import NotFound, ProviderUnavailable, UsageError
+from hyperpod.errors import AccessDenied, NotFound, ProviderUnavailable, UsageError
 from hyperpod.ports.store import Event
 
 _MOST_STORED = 2**63 - 1
 """The largest number in the journal; sqlite3 raises an OverflowError beyond it."""
+
+
+_ALL_EVENTS = 1_000_000
+"""More than the journal keeps."""
 
 
 class Queries:
@@ -41,6 +46,7 @@ class Queries:
             "jobs": self._jobs,
             "job": self._job,
             "events": self._events,
+            "health-report": self._health_report,
             "why": self._why,
             "offenders": self._offenders,
             **(more or {}),
@@ -185,6 +191,19 @@ class Queries:
         if event.uid is not None:
             return event.uid
         return self._owner(event.job_id) if event.job_id is not None else -1
+
+    def _health_report(self, args: Mapping[str, Any], uid: int) -> dict[str, Any]:
+        if uid not in self._trusted:
+            raise AccessDenied("the report over all checks is for root only", hint="put sudo before the command")
+        since_s = float(args.get("since_s") or 7 * 86400)
+        if not 0 < since_s <= 366 * 86400:
+            raise UsageError("the report looks back a year at most")
+        now = self._world.clock.now()
+        since = now - timedelta(seconds=since_s)
+        events = self._world.store.events(limit=_ALL_EVENTS)
+        rows = health_report(events, self._world.store.jobs(), since)
+        oldest = events[0].at if events else now
+        return {"since": max(since, oldest).isoformat(), "at": now.isoformat(), "rows": rows}
 
     def _why(self, args: Mapping[str, Any], uid: int) -> dict[str, Any]:
         """Walk from a job or node to its causes: job, nodes, instances, findings, last error, what comes next."""

@@ -6,7 +6,7 @@ Owns severities, actions and the finding record. Must not know where a finding c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -59,6 +59,7 @@ class Finding:
         job_id: The job concerned, where known.
         peer: Node that it accuses instead of its own, as counters of unanswered messages do; ``?`` when it does not
             say which. Such a finding is held against the peer, never against the node that reports it.
+        would: What a finding of a check that is only observed would have asked for; NONE for all others.
     """
 
     check: str
@@ -75,6 +76,7 @@ class Finding:
     evidence: str = ""
     job_id: int | None = None
     peer: str = ""
+    would: Action = Action.NONE
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -98,6 +100,7 @@ class Finding:
             "evidence": self.evidence,
             "job_id": self.job_id,
             "peer": self.peer,
+            "would": self.would.value,
         }
 
     @classmethod
@@ -124,6 +127,7 @@ class Finding:
             evidence=str(data.get("evidence", ""))[:500],
             job_id=int(job_id) if job_id is not None else None,
             peer=str(data.get("peer", "")),
+            would=Action(str(data.get("would", "None"))),
         )
 
 
@@ -141,6 +145,16 @@ def strongest_action(findings: Iterable[Finding]) -> Action:
     return max(
         (f.action for f in findings if f.severity is Severity.FATAL), key=_STRENGTH.__getitem__, default=Action.NONE
     )
+
+
+def observed(finding: Finding) -> Finding:
+    """Return a FATAL finding as WARN that says what would have been done; for a user's or the site's fault, nothing."""
+    is_drained = finding.whose is Whose.NODE and finding.action is not Action.NONE
+    would = finding.action if is_drained else Action.NONE
+    then = "" if would in (Action.NONE, Action.DRAIN) else f" and asked for {would.value}"
+    what = f"observed only: would have drained the node{then}" if is_drained else "observed only"
+    message = f"{finding.message} ({what})"
+    return replace(finding, severity=Severity.WARN, action=Action.NONE, message=message, would=would)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class Heartbeat:
 
     ``sequence`` grows by one within one life of the agent; ``sent_at`` is epoch seconds on the node's clock. ``wants``
     are the deep checks that the node waits for before its first job.
+    ``inventory`` is what the node's checks have counted; None: as told before on this connection.
     """
 
     node: str
@@ -61,10 +62,12 @@ class Heartbeat:
     findings: tuple[Finding, ...] = ()
     agent_version: str = ""
     wants: tuple[str, ...] = ()
+    inventory: Mapping[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message."""
-        return {
+        told = {} if self.inventory is None else {"inventory": dict(self.inventory)}
+        return told | {
             "type": HEARTBEAT,
             "v": PROTOCOL,
             "node": self.node,
@@ -97,6 +100,7 @@ class Heartbeat:
             findings=tuple(Finding.from_dict(f) for f in data.get("findings", ())),
             agent_version=str(data.get("agent_version", "")),
             wants=tuple(str(kind) for kind in data.get("wants", ())),
+            inventory=_parse_inventory(data.get("inventory")),
         )
 
 
@@ -107,6 +111,18 @@ def whole_job(data: Mapping[str, Any]) -> int:
         KeyError, ValueError, TypeError: if it names no job.
     """
     return int(data.get("het_job_id") or data["job_id"])
+
+
+MOST_COUNTED = 200
+"""Entries of an inventory; an agent of ours has a few dozen."""
+
+
+def _parse_inventory(data: Any) -> Mapping[str, str] | None:
+    if data is None:
+        return None
+    if not isinstance(data, Mapping):
+        raise ValueError("inventory must be an object")
+    return {str(key)[:60]: str(value)[:200] for key, value in list(data.items())[:MOST_COUNTED]}
 
 
 def parse_task_exit(data: Mapping[str, Any]) -> TaskExit:

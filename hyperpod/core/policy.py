@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeVar
 
 P = TypeVar("P", "RepairPolicy", "ResumePolicy")
+
+
+class Mode(StrEnum):
+    """What a health check may do: drain the node, only report what it would have done, or not run."""
+
+    ACT = "act"
+    OBSERVE = "observe"
+    OFF = "off"
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,7 @@ class RepairPolicy:
         spare_count: Spares to keep ready, by group.
         replace_offenders: Replace machines that fail significantly more often than others; False only names them.
         reboot_window_s: A reboot for the same cause on the same machine within this time was no cure: it is replaced.
+        group_check: Mode of the comparison of nodes with their group, by group; a group that is not named: act.
     """
 
     enabled: bool = True
@@ -52,6 +62,7 @@ class RepairPolicy:
     spare_count: Mapping[str, int] | None = None
     replace_offenders: bool = False
     reboot_window_s: float = 86_400.0
+    group_check: Mapping[str, str] | None = None
 
     @cached_property
     def silence(self) -> timedelta:
@@ -89,6 +100,11 @@ def _from(cls: type[P], data: Mapping[str, Any]) -> P:
     return cls(**{key: value for key, value in data.items() if key in known})
 
 
+def _group_mode(health: Mapping[str, Any]) -> str:
+    own = health.get("group") or {}
+    return str(own.get("mode") or (health.get("default") or {}).get("mode") or Mode.ACT.value)
+
+
 def policies_from(data: Mapping[str, Any]) -> tuple[RepairPolicy, ResumePolicy]:
     """Build both policies from the daemons' JSON (``spec_policies``).
 
@@ -101,4 +117,6 @@ def policies_from(data: Mapping[str, Any]) -> tuple[RepairPolicy, ResumePolicy]:
         if key in resume:
             repair.setdefault(key, resume[key])
     repair["spare_count"] = {g["name"]: int(g.get("spares") or 0) for g in data.get("groups", ())}
+    modes = {str(g["name"]): _group_mode(g.get("health") or {}) for g in data.get("groups", ())}
+    repair["group_check"] = {name: mode for name, mode in modes.items() if mode != Mode.ACT} or None
     return _from(RepairPolicy, repair), _from(ResumePolicy, resume)

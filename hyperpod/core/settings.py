@@ -17,6 +17,8 @@ from typing import Annotated, Any, Final, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic.alias_generators import to_pascal
 
+from hyperpod.core.policy import Mode
+
 CHECKPOINT_FIELDS: Final = frozenset({"user", "job_id", "job_name"})
 
 
@@ -191,20 +193,62 @@ class SlurmPolicy(_Block):
         return self
 
 
-class CheckPolicy(_Block):
-    """Settings of one health check: ``Hyperpod.Health.Checks.<name>``."""
+def _refuse_switch(value: object) -> object:
+    # YAML reads a bare off as false; here it is one of three words.
+    return Mode.OFF if value is False else value
 
-    enabled: Switch = Field(True, description="Whether the check runs. Default on.")
-    observe_only: Switch = Field(
-        False, description="Report what the check finds, but let it drain nothing. Default off; on to try a new check."
+
+ModeWord = Annotated[Mode, BeforeValidator(_refuse_switch)]
+
+_OWN_KEYS: Final = {"mode": "Mode", "overrides": "Overrides", "damping": "Damping", "interval_s": "Interval"}
+"""What stands beside a check's ``Settings``, not in them: one place for one thing."""
+
+
+class CheckPolicy(_Block):
+    """Policy of one health check: ``Hyperpod.Health.Checks.<name>``."""
+
+    mode: ModeWord | None = Field(
+        None,
+        description="act: findings drain the node. observe: they are reported with what they would have done. off: the "
+        "check does not run. Default: Hyperpod.Health.Default.",
     )
     interval: Annotated[Duration, _within(1)] | None = Field(
         None,
         description="Seconds between two runs. Default: the check's own, shorter for what is cheap and urgent.",
     )
+    damping: tuple[Whole, Whole] | None = Field(
+        None,
+        description="[n, m]: a soft finding counts when seen in n of the last m runs. Default: the check's own, mostly "
+        "[2, 3].",
+    )
+    overrides: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Severity by code (ok, warn or fatal), such as {Xid94: fatal}. Default: the check's own judgement.",
+    )
     settings: Mapping[str, Any] = Field(
         default_factory=dict,
         description="The check's own limits, such as fatal_percent of disk. Default: those in its description.",
+    )
+
+    @model_validator(mode="after")
+    def _one_place_for_one_thing(self) -> Self:
+        for key, place in _OWN_KEYS.items():
+            if key in self.settings:
+                raise ValueError(f"Settings: {key} is given as {place} beside Settings")
+        if self.damping is not None and not 1 <= self.damping[0] <= self.damping[1] <= 100:
+            raise ValueError(f"Damping: must be [n, m] with 1 <= n <= m <= 100, got {list(self.damping)}")
+        return self
+
+
+class GroupHealthPolicy(_Block):
+    """What differs for one instance group: ``Hyperpod.Health.Groups.<group>``."""
+
+    default: ModeWord | None = Field(
+        None, description="Mode of checks without one in this group. Default: Hyperpod.Health.Default."
+    )
+    checks: Mapping[str, CheckPolicy] = Field(
+        default_factory=dict,
+        description="Policy per check in this group; what is not given is as for the whole cluster. Default: none.",
     )
 
 
@@ -237,9 +281,18 @@ class DeepPolicy(_Block):
 class HealthPolicy(_Block):
     """How the agents look at their nodes: ``Hyperpod.Health``."""
 
+    default: ModeWord = Field(
+        Mode.ACT,
+        description="Mode of every check that names none: act, observe or off. Default act; observe lets new checks of "
+        "a later version only report until you name them.",
+    )
     checks: Mapping[str, CheckPolicy] = Field(
         default_factory=dict,
-        description="Settings per check, by the names in 'hyperpod health'. Default: every check runs and counts.",
+        description="Policy per check, by the names in 'hyperpod checks list'. Default: every check runs and counts.",
+    )
+    groups: Mapping[str, GroupHealthPolicy] = Field(
+        default_factory=dict,
+        description="What differs per instance group. Default: nothing.",
     )
     deep: DeepPolicy = Field(
         default_factory=DeepPolicy, description="How hard deep checks test nodes. Default: a minute or two a node."
@@ -533,11 +586,29 @@ def plain_settings(block: BaseModel) -> dict[str, Any]:
     return plain
 
 
-def plain_checks(health: HealthPolicy) -> dict[str, dict[str, Any]]:
-    """Return the settings of the health checks as the agents' registry reads them, by check."""
-    plain: dict[str, dict[str, Any]] = {}
-    for name, check in health.checks.items():
-        plain[name] = {"is_disabled": not check.enabled, "observe_only": check.observe_only, **check.settings}
-        if check.interval is not None:
-            plain[name]["interval_s"] = check.interval.total_seconds()
+def plain_checks(health: HealthPolicy, group: str = "") -> dict[str, dict[str, Any]]:
+    """Return the policy of the health checks as the agents' registry reads it, by check.
+
+    Args:
+        health: The policy.
+        group: Instance group whose own words count before those for the cluster.
+    """
+    own = health.groups.get(group, GroupHealthPolicy())
+    default = own.default or health.default
+    plain: dict[str, dict[str, Any]] = {} if default is Mode.ACT else {"default": {"mode": default.value}}
+    for name in dict.fromkeys((*health.checks, *own.checks)):
+        values: dict[str, Any] = {}
+        overrides: dict[str, str] = {}
+        for check in (health.checks.get(name), own.checks.get(name)):
+            if check is None:
+                continue
+            values |= check.settings
+            overrides |= {code: word.lower() for code, word in check.overrides.items()}
+            if check.mode is not None:
+                values["mode"] = check.mode.value
+            if check.interval is not None:
+                values["interval_s"] = check.interval.total_seconds()
+            if check.damping is not None:
+                values["damping"] = list(check.damping)
+        plain[name] = values | ({"overrides": overrides} if overrides else {})
     return plain

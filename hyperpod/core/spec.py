@@ -284,6 +284,7 @@ def spec_policies(spec: ClusterSpec) -> dict[str, Any]:
                 "spares": group.spares,
                 "partition": group.partition,
                 "instance_type": group.instance_type,
+                "health": plain_checks(block.health, group.name),
             }
             for group in spec.instance_groups
         ],

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from hyperpod.core.finding import Action, Finding, Severity, Whose
 from hyperpod.core.node import Role
+from hyperpod.core.policy import Mode
 from hyperpod.ports.devices import Devices, NoDevices
 from hyperpod.ports.gpu import Gpus, NoGpus
 from hyperpod.ports.host import Credentials, Host
@@ -176,6 +177,17 @@ class Check(Protocol):
     def run(self, ports: Ports) -> Result: ...
 
 
+def stages(check: Check) -> tuple[str, ...]:
+    """Return, in words, when a check runs beside its rhythm."""
+    named = {
+        "before the first job": check.is_basic,
+        "job start": bool(getattr(check, "is_job_start", False)),
+        "job end": bool(getattr(check, "is_job_end", False)),
+        "quick": check.is_quick,
+    }
+    return tuple(stage for stage, is_one in named.items() if is_one)
+
+
 def warn(check: str, code: str, message: str, *, device: str = "", whose: Whose = Whose.NODE) -> Finding:
     """Build a finding that a person should look at."""
     return Finding(check, code, Severity.WARN, message, device=device, whose=whose)
@@ -202,14 +214,14 @@ def unknown(check: str, code: str, message: str, *, device: str = "") -> Finding
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that every check has, beside its own.
+    """The policy of one check in force on a node.
 
     Attributes:
-        is_disabled: The check does not run.
-        observe_only: Its findings are reported as WARN with what they would have asked for.
+        mode: Whether its findings count; observed ones are WARN and say what they would have asked for.
+        overrides: Severity by code, for sites that know better.
         values: The check's own settings, by the names of its fields.
     """
 
-    is_disabled: bool = False
-    observe_only: bool = False
+    mode: Mode = Mode.ACT
+    overrides: Mapping[str, Severity] = field(default_factory=dict)
     values: Mapping[str, object] = field(default_factory=dict)

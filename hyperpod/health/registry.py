@@ -6,14 +6,17 @@ A new check is a file in ``health/checks`` and one line in ``CHECKS``.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, cast
 
+from hyperpod.core.finding import Severity
 from hyperpod.core.node import Role
+from hyperpod.core.policy import Mode
 from hyperpod.errors import ConfigError
-from hyperpod.health.check import Check, Damping, Settings
-from hyperpod.health.checks import kernel_log
+from hyperpod.health.check import EVERYWHERE, WORKERS, About, Check, Damping, Settings
+from hyperpod.health.checks import group, kernel_log
 from hyperpod.health.checks.clock_sync import ClockSyncCheck
 from hyperpod.health.checks.container_runtime import ContainerRuntimeCheck
 from hyperpod.health.checks.cpu import CpuCheck
@@ -30,6 +33,7 @@ from hyperpod.health.checks.memory import MemoryCheck
 from hyperpod.health.checks.munge import MungeCheck
 from hyperpod.health.checks.name import NameCheck
 from hyperpod.health.checks.neuron import NeuronCheck
+from hyperpod.health.checks.nhc import NhcCheck
 from hyperpod.health.checks.nvme import NvmeCheck
 from hyperpod.health.checks.plugin import PluginCheck
 from hyperpod.health.checks.pressure import PressureCheck
@@ -38,6 +42,7 @@ from hyperpod.health.checks.readonly_fs import ReadonlyFsCheck
 from hyperpod.health.checks.service import ServiceCheck
 from hyperpod.health.checks.shared_fs import SharedFsCheck
 from hyperpod.health.checks.slurm_view import SlurmViewCheck
+from hyperpod.health.runner import CHECK_FAILED, CHECK_HANGS
 
 CHECKS: Mapping[str, Callable[..., Any]] = {
     "service": ServiceCheck,
@@ -64,37 +69,197 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "pressure": PressureCheck,
     "raid": RaidCheck,
     "slurm_view": SlurmViewCheck,
+    "nhc": NhcCheck,
 }
-"""Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent."""
+"""Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent; ``group``
+is judged by the controller."""
 
-_KERNEL_LOG_SETTINGS = ("forget_s", "overrides", "limit")
-_WITHOUT_MEANING = ("interval_s",)
+OTHERS = (kernel_log.NAME, group.NAME)
+
+DEFAULT = "default"
+"""Stands in the configuration for every check that has no entry, or no mode, of its own."""
+
+_COMMON = {
+    "interval_s": "Seconds between two runs.",
+    "deadline_s": "Seconds that a run may take; a longer one is a finding of its own (CheckHangs, UNKNOWN).",
+    "damping": "[n, m]: a soft finding counts when it was seen in n of the last m runs. Hard facts count at once.",
+}
+"""Settings that every check has; a check may give a reason of its own."""
+
+_GENERIC_CODES = {
+    CHECK_HANGS: "A run did not come back within the check's deadline (UNKNOWN).",
+    CHECK_FAILED: "The check itself failed (UNKNOWN).",
+}
+"""Codes that the runner gives for every check."""
+
+_SEVERITIES = ("ok", "warn", "fatal")
+_HIDDEN = frozenset({"name", "is_quick", "is_basic", "is_job_start", "is_job_end", "roles"})
+_WITHOUT_MEANING = ("interval_s", "damping", "deadline_s")
 """Accepted for ``kernel_log`` as for every check, although it is driven by events."""
 
 
-def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
-    """Read the ``health`` block of the agent's configuration: settings by check.
+@dataclass(frozen=True)
+class SettingRow:
+    """One setting of a check, for people."""
+
+    name: str
+    default: object
+    why: str
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all checks."""
+    return (*CHECKS, *OTHERS)
+
+
+def about(name: str) -> About:
+    """Return what people are told about a check.
 
     Raises:
-        ConfigError: for a check or a setting that does not exist; names the nearest one.
+        ConfigError: if there is no such check; names the nearest one.
     """
-    known = (*CHECKS, kernel_log.NAME)
-    out = {}
+    if name == kernel_log.NAME:
+        return kernel_log.KernelLog.about
+    if name == group.NAME:
+        return group.ABOUT
+    check_name(name)
+    return cast(About, cast(Any, CHECKS[name]).about)
+
+
+def check_name(name: str) -> str:
+    """Return the name of a check as it is.
+
+    Raises:
+        ConfigError: if there is no such check; names the nearest one.
+    """
+    if name not in names():
+        raise ConfigError(f"there is no check {name!r}{_nearest(name, names(), 3)}", hint="hyperpod checks list")
+    return name
+
+
+def codes(name: str) -> Mapping[str, str]:
+    """Return every code that a check can report, the runner's own included."""
+    generic = {} if name in OTHERS else _GENERIC_CODES
+    return {**about(name).codes, **generic}
+
+
+def setting_rows(name: str) -> tuple[SettingRow, ...]:
+    """Return the settings of a check, with their defaults and reasons."""
+    if name == group.NAME:
+        return ()
+    make: Any = kernel_log.Limits if name == kernel_log.NAME else CHECKS[name]
+    rows = []
+    for f in fields(make):
+        if f.name in _HIDDEN or f.name.startswith("_"):
+            continue
+        default = f.default if f.default is not MISSING else cast(Any, f.default_factory)()
+        rows.append(SettingRow(f.name, default, str(f.metadata.get("why") or _COMMON.get(f.name, ""))))
+    return tuple(rows)
+
+
+def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
+    """Read the ``health`` block of the agent's configuration: the policy by check.
+
+    Each check's object holds its settings, and ``mode`` (act, observe, off) and ``overrides`` (severity by code).
+    ``default`` holds the mode of the checks that name none.
+
+    Raises:
+        ConfigError: for a check, a setting or a code that does not exist; names the nearest one.
+    """
+    default = _default_mode(data.get(DEFAULT, {}))
+    out = {DEFAULT: Settings(default)}
     for name, values in data.items():
-        if name not in known:
-            raise ConfigError(f"health.{name}: there is no such check{_nearest(name, known)}")
+        if name == DEFAULT:
+            continue
+        if re.fullmatch(r"user\.[\w-]{1,60}", name):
+            out[name] = _users(name, values, default)
+            continue
+        if name not in names():
+            raise ConfigError(f"health.{name}: there is no such check{_nearest(name, names())}")
         if not isinstance(values, Mapping):
             raise ConfigError(f"health.{name}: must be an object of settings")
         own = dict(values)
-        is_disabled, observe_only = bool(own.pop("is_disabled", False)), bool(own.pop("observe_only", False))
-        allowed = _KERNEL_LOG_SETTINGS if name == kernel_log.NAME else _setting_names(CHECKS[name])
+        mode = _mode(name, own.pop("mode", default))
+        overrides = _overrides(name, own.pop("overrides", None) or {})
+        if name == group.NAME and overrides:
+            raise ConfigError(f"health.{name}.overrides: its codes keep their severity; set its mode instead")
+        allowed = tuple(row.name for row in setting_rows(name))
         if name == kernel_log.NAME:
             own = {key: value for key, value in own.items() if key not in _WITHOUT_MEANING}
         for key in own:
             if key not in allowed:
                 raise ConfigError(f"health.{name}.{key}: there is no such setting{_nearest(key, allowed)}")
-        out[name] = Settings(is_disabled, observe_only, own)
+        out[name] = Settings(mode, overrides, own)
     return out
+
+
+_USERS_LIMITS = {"interval_s": (1.0, 86_400.0), "deadline_s": (0.1, 600.0)}
+
+
+def _users(name: str, values: object, default: Mode) -> Settings:
+    """Read the policy of a check that users bring; which there are is known on the node only."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"health.{name}: must be an object of settings")
+    own = dict(values)
+    mode = _mode(name, own.pop("mode", default))
+    overrides = {str(code): _severity(name, code, word) for code, word in (own.pop("overrides", None) or {}).items()}
+    for key, value in own.items():
+        if key == "damping":
+            try:
+                own[key] = _damping(value)
+            except ValueError as error:
+                raise ConfigError(f"health.{name}: {error}") from error
+        elif key not in _USERS_LIMITS:
+            allowed = (*_USERS_LIMITS, "damping")
+            raise ConfigError(f"health.{name}.{key}: there is no such setting{_nearest(key, allowed)}")
+        else:
+            low, high = _USERS_LIMITS[key]
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ConfigError(f"health.{name}.{key}: must be a number from {low:g} to {high:g}, got {value!r}")
+    return Settings(mode, overrides, own)
+
+
+def policy_of(name: str, settings: Mapping[str, Settings]) -> Settings:
+    """Return the policy of one check: its own, or the default one."""
+    return settings.get(name) or settings.get(DEFAULT) or Settings()
+
+
+def _default_mode(values: object) -> Mode:
+    if not isinstance(values, Mapping) or set(values) - {"mode"}:
+        raise ConfigError(f"health.{DEFAULT}: must be an object with a mode only")
+    return _mode(DEFAULT, values.get("mode", Mode.ACT))
+
+
+def _mode(name: str, word: object) -> Mode:
+    try:
+        return Mode(str(word))
+    except ValueError as error:
+        allowed = tuple(mode.value for mode in Mode)
+        raise ConfigError(f"health.{name}.mode: must be one of {', '.join(allowed)}, got {word!r}") from error
+
+
+def _overrides(name: str, data: object) -> dict[str, Severity]:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"health.{name}.overrides: must be an object of severities by code")
+    known = codes(name)
+    out = {}
+    for code, word in data.items():
+        if not is_code(str(code), known):
+            raise ConfigError(f"health.{name}.overrides.{code}: there is no such code{_nearest(str(code), known)}")
+        out[str(code)] = _severity(name, code, word)
+    return out
+
+
+def _severity(name: str, code: object, word: object) -> Severity:
+    if str(word).lower() not in _SEVERITIES:
+        allowed = ", ".join(_SEVERITIES)
+        raise ConfigError(f"health.{name}.overrides.{code}: must be one of {allowed}, got {word!r}")
+    return Severity[str(word).upper()]
+
+
+def is_code(code: str, known: Collection[str]) -> bool:
+    """Say whether a code is among those that a check declares; ``Xid<N>`` stands for every number."""
+    return code in known or re.sub(r"\d+$", "<N>", code) in known
 
 
 def build_checks(role: Role, settings: Mapping[str, Settings]) -> tuple[Check, ...]:
@@ -104,42 +269,77 @@ def build_checks(role: Role, settings: Mapping[str, Settings]) -> tuple[Check, .
         ConfigError: if a setting's value does not fit.
     """
     out = []
-    for name, make in CHECKS.items():
-        own = settings.get(name, Settings())
-        if own.is_disabled:
+    for name in CHECKS:
+        own = policy_of(name, settings)
+        if own.mode is Mode.OFF:
             continue
-        try:
-            check = cast(Check, make(**{key: _value(key, value) for key, value in own.values.items()}))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"health.{name}: {error}") from error
+        check = build_check(name, own)
         if role in check.roles:
             out.append(check)
     return tuple(out)
 
 
+def build_check(name: str, own: Settings = Settings()) -> Check:  # noqa: B008 - a frozen value
+    """Make one check with its settings.
+
+    Raises:
+        ConfigError: if a setting's value does not fit.
+    """
+    defaults = {row.name: row.default for row in setting_rows(name)}
+    try:
+        return cast(Check, CHECKS[name](**{k: _value(k, v, defaults.get(k)) for k, v in own.values.items()}))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"health.{name}: {error}") from error
+
+
+def roles(name: str) -> frozenset[Role]:
+    """Return where a check runs."""
+    if name == group.NAME:
+        return WORKERS
+    return EVERYWHERE if name == kernel_log.NAME else build_check(name).roles
+
+
 def observe_only(settings: Mapping[str, Settings]) -> frozenset[str]:
     """Return the names of checks that may not take the node out of service."""
-    return frozenset(name for name, own in settings.items() if own.observe_only)
+    return frozenset(name for name in names() if policy_of(name, settings).mode is Mode.OBSERVE)
 
 
-def _setting_names(make: Callable[..., Any]) -> tuple[str, ...]:
-    hidden = {"name", "is_quick", "is_basic", "roles"}
-    return tuple(f.name for f in fields(cast(Any, make)) if f.name not in hidden and not f.name.startswith("_"))
+def overrides(settings: Mapping[str, Settings]) -> Mapping[str, Mapping[str, Severity]]:
+    """Return the severities that the configuration gives to codes, by check."""
+    return {name: own.overrides for name, own in settings.items() if own.overrides}
 
 
-def _value(key: str, value: object) -> object:
-    if key == "damping" and isinstance(value, (list, tuple)):
-        needed, of = value
-        if not 1 <= int(needed) <= int(of):
-            raise ValueError("damping must be [n, m] with 1 <= n <= m")
-        return Damping(int(needed), int(of))
-    if isinstance(value, list):
-        return tuple(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
-        raise ValueError(f"{key} must not be negative")
-    return value
+def _value(key: str, value: object, default: object) -> object:
+    """Return a setting's value in the form that the check wants."""
+    if key == "damping":
+        return _damping(value)
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"{key} must be true or false, got {value!r}")
+    elif isinstance(default, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"{key} must be a number, got {value!r}")
+        if value < 0:
+            raise ValueError(f"{key} must not be negative")
+    elif isinstance(default, (tuple, list)):
+        if not isinstance(value, (tuple, list)):
+            raise ValueError(f"{key} must be a list, got {value!r}")
+    elif isinstance(default, str) and not isinstance(value, str):
+        raise ValueError(f"{key} must be a text, got {value!r}")
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _nearest(word: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+def _damping(value: object) -> Damping:
+    if isinstance(value, Damping):
+        return value
+    if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(type(n) is int for n in value):
+        raise ValueError(f"damping must be [n, m], got {value!r}")
+    needed, of = value
+    if not 1 <= needed <= of <= 100:
+        raise ValueError("damping must be [n, m] with 1 <= n <= m <= 100")
+    return Damping(needed, of)
+
+
+def _nearest(word: str, known: Collection[str], most: int = 1) -> str:
+    close = difflib.get_close_matches(word, known, n=most)
+    return f"; did you mean {' or '.join(close)}?" if close else f"; known: {', '.join(known)}"

@@ -7,11 +7,11 @@ Owns rhythm, deadlines and damping for all checks, so that no check has any of i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from hyperpod.core.finding import Action, Finding, Severity
+from hyperpod.core.finding import Action, Finding, Severity, observed
 from hyperpod.health.check import Check, Result
 
 Key = tuple[str, str, str]
@@ -32,12 +32,14 @@ class _Slot:
     observe_only: bool
     next_at: float
     started_at: float | None = None
+    ran_at: float = -1e9
     run_id: int = 0
     hangs: bool = False
     runs: int = 0
     history: deque[frozenset[Key]] = field(default_factory=deque)
     open: dict[Key, Finding] = field(default_factory=dict)
     last: Result | None = None
+    inventory: Mapping[str, str] = field(default_factory=dict)
     has_passed: bool = False
 
 
@@ -58,6 +60,7 @@ class Runner:
     Args:
         checks: The checks of this node.
         observe_only: Names of checks whose findings may not take the node out of service.
+        overrides: Severity by code, by check, in place of the checks' own.
         boot_id, instance_id: Stamped on every finding.
         start: Monotonic time at which the agent started.
     """
@@ -67,18 +70,43 @@ class Runner:
         checks: Sequence[Check],
         *,
         observe_only: Collection[str] = (),
+        overrides: Mapping[str, Mapping[str, Severity]] | None = None,
         boot_id: str = "",
         instance_id: str = "",
         start: float = 0.0,
     ) -> None:
         self._boot_id = boot_id
         self._instance_id = instance_id
+        self._overrides = overrides or {}
         self._slots: dict[str, _Slot] = {}
+        self._extra: frozenset[str] = frozenset()
         for index, check in enumerate(checks):
-            offset = 0.0 if check.is_basic else (index * _SPREAD % 1.0) * check.interval_s
-            slot = _Slot(check, check.name in observe_only, start + offset)
-            slot.history = deque(maxlen=check.damping.of)
-            self._slots[check.name] = slot
+            self._add(index, check, check.name in observe_only, start)
+
+    def _add(self, index: int, check: Check, observe_only: bool, start: float) -> None:
+        offset = 0.0 if check.is_basic else (index * _SPREAD % 1.0) * check.interval_s
+        slot = _Slot(check, observe_only, start + offset)
+        slot.history = deque(maxlen=check.damping.of)
+        self._slots[check.name] = slot
+
+    def set_extra(self, checks: Sequence[Check], observe_only: Collection[str], now: float) -> bool:
+        """Take these as the checks that come and go beside the fixed ones; return whether open findings changed.
+
+        One that is as before keeps its history and its open findings.
+        """
+        changed = False
+        wanted = {c.name: c for c in checks if c.name in self._extra or c.name not in self._slots}
+        for name in self._extra:
+            slot = self._slots[name]
+            is_same = slot.check == wanted.get(name) and slot.observe_only == (name in observe_only)
+            if not is_same:
+                changed = changed or bool(slot.open)
+                del self._slots[name]
+        for index, (name, check) in enumerate(wanted.items()):
+            if name not in self._slots:
+                self._add(index, check, name in observe_only, now)
+        self._extra = frozenset(wanted)
+        return changed
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,6 +118,16 @@ class Runner:
         """Names of the checks that run when a job has failed."""
         return tuple(name for name, slot in self._slots.items() if slot.check.is_quick)
 
+    @property
+    def job_start_names(self) -> tuple[str, ...]:
+        """Names of the checks that run when a job's first task comes to this node."""
+        return tuple(name for name, slot in self._slots.items() if getattr(slot.check, "is_job_start", False))
+
+    @property
+    def job_end_names(self) -> tuple[str, ...]:
+        """Names of the checks that run when a job's last step has left this node."""
+        return tuple(name for name, slot in self._slots.items() if getattr(slot.check, "is_job_end", False))
+
     def due(self, now: float) -> tuple[tuple[Check, int], ...]:
         """Return the checks to start now, each with the id of its run, and count them as started.
 
@@ -97,9 +135,13 @@ class Runner:
         """
         return self._start([s for s in self._slots.values() if s.next_at <= now], now)
 
-    def force(self, names: Collection[str], now: float) -> tuple[tuple[Check, int], ...]:
-        """Start the named checks now, whatever their rhythm; those that are running already are left out."""
-        return self._start([s for name, s in self._slots.items() if name in names], now)
+    def force(self, names: Collection[str], now: float, *, gap_s: float = 0.0) -> tuple[tuple[Check, int], ...]:
+        """Start the named checks now, whatever their rhythm; those that are running already are left out.
+
+        With ``gap_s`` those too that were started less than this time ago.
+        """
+        slots = [s for name, s in self._slots.items() if name in names]
+        return self._start([s for s in slots if gap_s <= 0 or now - s.ran_at >= gap_s], now)
 
     def _start(self, slots: Sequence[_Slot], now: float) -> tuple[tuple[Check, int], ...]:
         started = []
@@ -107,7 +149,7 @@ class Runner:
             if slot.started_at is not None:
                 continue
             slot.run_id += 1
-            slot.started_at = now
+            slot.started_at = slot.ran_at = now
             is_waiting = slot.check.is_basic and not slot.has_passed
             slot.next_at = now + (min(_FAST_S, slot.check.interval_s) if is_waiting else slot.check.interval_s)
             started.append((slot.check, slot.run_id))
@@ -118,8 +160,8 @@ class Runner:
 
         An exception is UNKNOWN: the check could not tell, which neither opens nor closes its other findings.
         """
-        slot = self._slots[name]
-        if slot.started_at is None or run_id != slot.run_id:
+        slot = self._slots.get(name)
+        if slot is None or slot.started_at is None or run_id != slot.run_id:
             return False
         slot.started_at = None
         slot.runs += 1
@@ -132,6 +174,7 @@ class Runner:
             message = f"the check {name} failed: {type(result).__name__}: {result}"
             result = Result((Finding(name, CHECK_FAILED, Severity.UNKNOWN, message[:300]),))
         else:
+            result = self._overridden(name, result)
             # A check that is only observed must not keep a node from its first job either.
             why = result.not_ready if slot.observe_only else result.why_not_ready
             if not slot.has_passed and not why:
@@ -139,13 +182,23 @@ class Runner:
                 if slot.check.is_basic:
                     slot.next_at = now + slot.check.interval_s
         slot.last = result
+        if not any(f.severity is Severity.UNKNOWN for f in result.findings):
+            # A check that could not tell has counted nothing: what it saw last still holds.
+            slot.inventory = result.inventory
         self._damp(slot, result, at)
         return before != slot.open
+
+    def _overridden(self, name: str, result: Result) -> Result:
+        words = self._overrides.get(name)
+        if not words:
+            return result
+        return replace(result, findings=tuple(overridden(f, words.get(f.code)) for f in result.findings))
 
     def _damp(self, slot: _Slot, result: Result, at: datetime) -> None:
         present = {f.key: f for f in result.findings}
         slot.history.append(frozenset(present))
-        is_blind = any(f.severity is Severity.UNKNOWN for f in result.findings)
+        # Not being able to look at one part says nothing about the others.
+        blind = {f.device for f in result.findings if f.severity is Severity.UNKNOWN}
         damping = slot.check.damping
         for key, finding in present.items():
             seen = sum(key in run for run in slot.history)
@@ -159,7 +212,7 @@ class Runner:
                 continue
             recent = list(slot.history)[-damping.needed :]
             is_gone = len(recent) >= damping.needed and not any(key in run for run in recent)
-            if is_gone and not is_blind:
+            if is_gone and not blind & {"", key[2]}:
                 del slot.open[key]
 
     def _stamped(self, finding: Finding, slot: _Slot, at: datetime) -> Finding:
@@ -191,10 +244,23 @@ class Runner:
         """Return every open finding, in the registry's order."""
         return tuple(f for slot in self._slots.values() for f in slot.open.values())
 
+    def inventory(self) -> dict[str, str] | None:
+        """Return what all checks have counted, in words that can be compared between machines of a group.
+
+        None until each has run once: after the agent's restart half an inventory would look like a loss.
+        """
+        if any(slot.runs == 0 and not slot.hangs for name, slot in self._slots.items() if name not in self._extra):
+            return None
+        return {key: value for slot in self._slots.values() for key, value in slot.inventory.items()}
+
     def suspicions(self, names: Collection[str]) -> tuple[Finding, ...]:
         """Return what the last runs of these checks saw that damping has not opened yet."""
         return tuple(
-            replace(f, boot_id=self._boot_id, instance_id=self._instance_id)
+            replace(
+                observed(f) if slot.observe_only and f.severity is Severity.FATAL else f,
+                boot_id=self._boot_id,
+                instance_id=self._instance_id,
+            )
             for name, slot in self._slots.items()
             if name in names and slot.last is not None
             for f in slot.last.findings
@@ -238,7 +304,11 @@ class Runner:
         )
 
 
-def observed(finding: Finding) -> Finding:
-    """Return a FATAL finding as WARN that names what it would have asked for."""
-    message = f"{finding.message} (observed only, would have asked for {finding.action.value})"
-    return replace(finding, severity=Severity.WARN, action=Action.NONE, message=message)
+def overridden(finding: Finding, severity: Severity | None) -> Finding:
+    """Return a finding with the severity that the site gives to its code. UNKNOWN stays: nothing was seen."""
+    if severity is None or finding.severity in (Severity.UNKNOWN, severity):
+        return finding
+    action = Action.NONE
+    if severity is Severity.FATAL:
+        action = finding.action if finding.action is not Action.NONE else Action.DRAIN
+    return replace(finding, severity=severity, action=action)

@@ -12,6 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from hyperpod.ports.process import Completed
+
 
 @dataclass(frozen=True)
 class DiskUsage:
@@ -42,6 +44,28 @@ class Mount:
     path: str
     type: str
     options: frozenset[str]
+
+
+class FileKind(StrEnum):
+    """What a path names."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    BLOCK = "block device"
+    CHARACTER = "character device"
+    PIPE = "pipe"
+    SOCKET = "socket"
+
+
+@dataclass(frozen=True)
+class FileStat:
+    """What a path names, whose it is and who may change it. ``mode`` holds the permission bits only."""
+
+    uid: int
+    mode: int
+    kind: FileKind = FileKind.FILE
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,6 +181,17 @@ class Host(Protocol):
         """
         ...
 
+    def stat(self, path: str, *, follow: bool = False) -> FileStat:
+        """Return what a path names and whose it is.
+
+        Args:
+            follow: Whether a link stands for what it points to.
+
+        Raises:
+            OSError: if it cannot be seen.
+        """
+        ...
+
     def disk(self, path: str) -> DiskUsage:
         """Return the room on the file system that holds ``path``. Blocks while a network file system hangs.
 
@@ -184,6 +219,16 @@ class Host(Protocol):
 
         Raises:
             CommandError, CommandTimeout: if it failed, cannot be started or did not end in time.
+        """
+        ...
+
+    def run_apart(self, argv: Sequence[str], timeout_s: float) -> Completed:
+        """Run a program that is not ours, as root: with little of our environment, and output that is bounded.
+
+        Its exit status is its answer, so it is no error.
+
+        Raises:
+            CommandError, CommandTimeout: if it cannot be started, prints too much, or did not end in time.
         """
         ...
 

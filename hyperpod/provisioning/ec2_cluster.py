@@ -21,10 +21,11 @@ from hyperpod.adapters.aws.client import Aws
 from hyperpod.adapters.aws.ec2 import DeleteReport, Ec2Provider
 from hyperpod.adapters.aws.folder import CLUSTER, ClusterFolder, default_prefix
 from hyperpod.adapters.aws.images import Image, find_image
-from hyperpod.adapters.aws.instance_types import InstanceType, describe_types, ec2_type
+from hyperpod.adapters.aws.instance_types import InstanceType, describe_types, ec2_type, network_interfaces
 from hyperpod.adapters.aws.launch_template import GroupSettings, Market
 from hyperpod.adapters.aws.placement import ensure_placement_group
 from hyperpod.adapters.aws.user_data import BootSettings, encode_user_data, render_user_data
+from hyperpod.core.instance_hardware import expected_of
 from hyperpod.core.node import InstanceStatus, Role
 from hyperpod.core.provision import ProvisionPlan, SeenNode, diff_cluster, wanted_nodes
 from hyperpod.core.spec import ClusterSpec
@@ -143,6 +144,20 @@ def figures_of(groups: Mapping[str, GroupSettings], spec: ClusterSpec) -> dict[s
     return figures
 
 
+def hardware_of(groups: Mapping[str, GroupSettings], spec: ClusterSpec) -> dict[str, dict[str, int]]:
+    """Return by instance type what its machines should have: by EC2's own word, where it has one."""
+    hardware = {}
+    for group in spec.instance_groups:
+        shape = groups[group.name].shape
+        interfaces = network_interfaces(shape, "", (), efa=groups[group.name].efa)
+        efa = sum(str(interface.get("InterfaceType", "")).startswith("efa") for interface in interfaces)
+        # AMD's GPUs are nothing that a check of ours counts.
+        told = {"gpus": 0 if shape.name.startswith("g4ad.") else shape.gpus, "neuron_devices": shape.accelerators}
+        known = expected_of(shape.name, efa=efa)
+        hardware[group.instance_type] = known | {name: count for name, count in told.items() if count}
+    return hardware
+
+
 def launches_of(
     spec: ClusterSpec, provider: Ec2Provider, addresses: Mapping[str, str], plan: ProvisionPlan | None = None
 ) -> list[NodeLaunch]:
@@ -168,6 +183,7 @@ def launches_of(
         addresses,
         keep=() if plan is None else plan.keep,
         figures=figures_of(provider.groups, spec),
+        hardware=hardware_of(provider.groups, spec),
         provider=about,
         variables=variables,
     )

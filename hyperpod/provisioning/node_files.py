@@ -23,6 +23,7 @@ from hyperpod.adapters.slurm.conf import (
 )
 from hyperpod.core.node import Role
 from hyperpod.core.provision import WantedNode, wanted_nodes
+from hyperpod.core.settings import plain_checks
 from hyperpod.core.spec import ClusterSpec, spec_policies
 from hyperpod.ports.provider import NodeLaunch
 
@@ -97,6 +98,7 @@ def node_launches(
     keep: Sequence[WantedNode] = (),
     image_reference: str = "",
     figures: Mapping[str, Figures] | None = None,
+    hardware: Mapping[str, Mapping[str, int]] | None = None,
     provider: Mapping[str, Any] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> list[NodeLaunch]:
@@ -104,6 +106,7 @@ def node_launches(
 
     Args:
         figures: As ``slurm_layout``; given for machines that are not on this one.
+        hardware: What machines should have, by instance type; without it nothing is expected of them.
         provider: What the controller must know of the provider; without it the local one's.
         variables: More variables for the lifecycle scripts.
     """
@@ -114,7 +117,10 @@ def node_launches(
         lifecycle = spec.group(node.group).lifecycle
         files = {
             "node.env": _node_env(spec, node, layout, variables or {}),
-            "agent.json": _json(_agent_config(spec, node, nodes, addresses, layout, is_here=figures is None)),
+            "agent.json": _json(
+                _agent_config(spec, node, nodes, addresses, layout, is_here=figures is None)
+                | {"expected": dict((hardware or {}).get(node.instance_type, {}))}
+            ),
         }
         if node.role is Role.HEAD:
             files["slurm.conf"] = render_slurm_conf(layout)
@@ -198,8 +204,8 @@ def _agent_config(
             for other in nodes
             if other.name != node.name
         ],
-        "health": policies["health"],
         "deep_on_start": list(spec.group(node.group).deep_checks) if node.role is Role.WORKER else [],
+        "health": plain_checks(spec.hyperpod.health, node.group),
     }
 
 

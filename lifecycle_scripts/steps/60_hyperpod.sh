@@ -6,6 +6,8 @@ set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../lib/common.sh"
 
 if [[ $HP_ROLE == head ]]; then install -d -m 0700 /var/lib/hyperpod; fi
+# Where a site puts its own health checks; the agent runs nothing that others than root could have written.
+install -d -m 0755 /etc/hyperpod/checks.d
 for name in agent controller; do
 	target=/etc/hyperpod/$name.json
 	if [[ ! -f $HP_NODE_DIR/$name.json ]]; then continue; fi

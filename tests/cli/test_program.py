@@ -25,7 +25,7 @@ def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
     if not hasattr(command, "commands"):
         yield path, command
         return
-    if command.invoke_without_command and path:
+    if path and command.invoke_without_command:
         yield path, command
     for name, child in command.commands.items():
         yield from _commands(child, (*path, name))

@@ -429,15 +429,45 @@ def test_a_group_name_that_makes_host_names_too_long_is_refused(mistakes: Mistak
 @pytest.mark.parametrize(
     ("checks", "expected"),
     [
-        ("{dsk: {Enabled: off}}", ".dsk: there is no such check; did you mean disk?"),
+        ("{dsk: {Mode: off}}", ".dsk: there is no such check; did you mean disk?"),
         (
             "{disk: {Settings: {fatal_percnt: 1}}}",
             ".disk.Settings.fatal_percnt: there is no such setting; did you mean fatal_percent?",
         ),
-        ("{disk: {Enabld: off}}", ".disk.Enabld: unknown key; did you mean Enabled?"),
+        ("{disk: {Mod: off}}", ".disk.Mod: unknown key; did you mean Mode?"),
+        ("{disk: {ObserveOnly: on}}", ".disk.ObserveOnly: unknown key; write Mode: observe"),
+        ("{disk: {Enabled: off}}", ".disk.Enabled: unknown key; write Mode: off or Mode: act"),
+        ("{disk: {Mode: obsrve}}", ".disk.Mode: must be one of act, observe, off, got 'obsrve'; did you mean observe?"),
+        ("{disk: {Mode: on}}", ".disk.Mode: must be one of act, observe, off, got true"),
+        ("{disk: {Damping: [3, 2]}}", ".disk.Damping: must be [n, m] with 1 <= n <= m <= 100, got [3, 2]"),
+        (
+            "{disk: {Overrides: {DiskFul: warn}}}",
+            ".disk.Overrides.DiskFul: there is no such code; did you mean DiskFull?",
+        ),
+        (
+            "{kernel_log: {Overrides: {Xid94: deadly}}}",
+            ".kernel_log.Overrides.Xid94: must be one of ok, warn, fatal, got 'deadly'",
+        ),
+        (
+            "{disk: {Settings: {damping: [1, 1]}}}",
+            ".disk.Settings: damping is given as Damping beside Settings",
+        ),
         ("{disk: 5}", ".disk: must be a mapping, got 5"),
     ],
 )
 def test_a_bad_setting_of_a_health_check_is_named(checks: str, expected: str, mistakes: Mistakes) -> None:
     text = LOCAL + f"  Health: {{Checks: {checks}}}\n"
     assert mistakes(text, health=registry.parse_settings) == [f"cluster.yaml:12: at Hyperpod.Health.Checks{expected}"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ("{worker: {Checks: {dsk: {Mode: off}}}}", ".worker.Checks.dsk: there is no such check; did you mean disk?"),
+        ("{worker: {Defualt: off}}", ".worker.Defualt: unknown key; did you mean Default?"),
+        ("{workr: {Default: observe}}", ".workr: no instance group workr; did you mean worker?"),
+    ],
+)
+def test_a_bad_health_policy_of_a_group_is_named(groups: str, expected: str, mistakes: Mistakes) -> None:
+    text = LOCAL + f"  Health: {{Groups: {groups}}}\n"
+    assert mistakes(text, health=registry.parse_settings) == [f"cluster.yaml:12: at Hyperpod.Health.Groups{expected}"]

@@ -14,6 +14,7 @@ from hyperpod.core.finding import (
     OpenFindings,
     Severity,
     Whose,
+    observed,
     strongest_action,
     worst_severity,
 )
@@ -99,3 +100,22 @@ def test_a_mapping_that_is_no_finding_is_refused() -> None:
     with pytest.raises((KeyError, ValueError)):
         Finding.from_dict({"check": "disk", "code": "Full", "severity": "VERY_BAD"})
     assert fatal().whose is Whose.NODE
+
+
+@pytest.mark.parametrize(
+    ("whose", "action", "would", "text"),
+    [
+        (Whose.NODE, Action.REBOOT, Action.REBOOT, "would have drained the node and asked for Reboot"),
+        (Whose.NODE, Action.DRAIN, Action.DRAIN, "would have drained the node)"),
+        (Whose.SITE, Action.DRAIN, Action.NONE, "(observed only)"),
+        (Whose.USER, Action.DRAIN, Action.NONE, "(observed only)"),
+        (Whose.NODE, Action.NONE, Action.NONE, "(observed only)"),
+    ],
+)
+def test_an_observed_finding_says_what_would_really_have_been_done(
+    whose: Whose, action: Action, would: Action, text: str
+) -> None:
+    found = observed(Finding("disk", "DiskFull", Severity.FATAL, "full", action, whose=whose))
+    assert (found.severity, found.action, found.would) == (Severity.WARN, Action.NONE, would)
+    assert text in found.message
+    assert Finding.from_dict(found.to_dict()) == found

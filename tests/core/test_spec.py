@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from hyperpod.core import policy
 from hyperpod.core.node import Role
-from hyperpod.core.settings import parse_duration
+from hyperpod.core.settings import HealthPolicy, parse_duration, plain_checks
 from hyperpod.core.spec import (
     ClusterSpec,
     HyperpodBlock,
@@ -172,7 +172,7 @@ def test_counts_that_make_no_sense_are_refused(counts: dict[str, int], expected:
 
 
 def test_the_daemons_read_plain_data_with_units_in_the_keys() -> None:
-    checks = {"disk": {"Interval": "1m", "Settings": {"fatal_percent": 1}}, "load": {"Enabled": "off"}}
+    checks = {"disk": {"Interval": "1m", "Settings": {"fatal_percent": 1}}, "load": {"Mode": False}}
     data = spec_policies(cluster(Resume={"Lease": "20s"}, Health={"Checks": checks}))
     assert json.loads(json.dumps(data)) == data
     assert data["groups"][1] == {
@@ -182,14 +182,49 @@ def test_the_daemons_read_plain_data_with_units_in_the_keys() -> None:
         "spares": 1,
         "partition": "dev",
         "instance_type": "local.node",
+        "health": data["health"],
     }
     assert data["health"] == {
-        "disk": {"is_disabled": False, "observe_only": False, "interval_s": 60.0, "fatal_percent": 1},
-        "load": {"is_disabled": True, "observe_only": False},
+        "disk": {"interval_s": 60.0, "fatal_percent": 1},
+        "load": {"mode": "off"},
     }
     registry.build_checks(Role.WORKER, registry.parse_settings(data["health"]))
     assert data["slurm"]["default_partition"] == "dev"
     assert data["resume"]["lease_s"] == 20.0
+
+
+def test_a_groups_health_policy_is_laid_over_the_clusters() -> None:
+    health = HealthPolicy.model_validate(
+        {
+            "Default": "observe",
+            "Checks": {
+                "disk": {"Mode": "act", "Damping": [2, 4], "Settings": {"fatal_percent": 1, "warn_percent": 9}},
+                "kernel_log": {"Overrides": {"Xid94": "FATAL", "Xid63": "ok"}},
+            },
+            "Groups": {
+                "worker": {
+                    "Default": "act",
+                    "Checks": {
+                        "disk": {"Mode": "off", "Interval": "5m", "Settings": {"fatal_percent": 3}},
+                        "kernel_log": {"Overrides": {"Xid63": "warn"}},
+                        "load": {"Mode": "observe"},
+                    },
+                }
+            },
+        }
+    )
+    assert plain_checks(health, "other") == {
+        "default": {"mode": "observe"},
+        "disk": {"mode": "act", "damping": [2, 4], "fatal_percent": 1, "warn_percent": 9},
+        "kernel_log": {"overrides": {"Xid94": "fatal", "Xid63": "ok"}},
+    }
+    assert plain_checks(health, "worker") == {
+        "disk": {"mode": "off", "damping": [2, 4], "fatal_percent": 3, "warn_percent": 9, "interval_s": 300.0},
+        "kernel_log": {"overrides": {"Xid94": "fatal", "Xid63": "warn"}},
+        "load": {"mode": "observe"},
+    }
+    for group in ("worker", "other"):
+        registry.build_checks(Role.WORKER, registry.parse_settings(plain_checks(health, group)))
 
 
 def test_defaults_are_the_same_in_the_spec_and_in_the_daemons() -> None:
@@ -212,5 +247,8 @@ def test_what_the_spec_says_reaches_the_daemons() -> None:
 
 def test_every_policy_of_the_daemons_can_be_given_in_the_spec() -> None:
     data = spec_policies(cluster())
-    assert set(vars(policy.RepairPolicy())) <= set(data["repair"]) | set(data["resume"]) | {"spare_count"}
+    assert set(vars(policy.RepairPolicy())) <= set(data["repair"]) | set(data["resume"]) | {
+        "spare_count",
+        "group_check",
+    }
     assert set(vars(policy.ResumePolicy())) <= set(data["resume"])

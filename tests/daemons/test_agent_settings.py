@@ -43,7 +43,9 @@ def test_everything_is_read() -> None:
         head_node="head-1",
         lease_s=5,
         controller_port=7000,
+        expected={"gpus": 8},
     )
+    assert settings.expected == {"gpus": 8}
     assert settings.peers == (Peer("worker-2", "10.0.0.4"),)
     assert (settings.shared_mounts, settings.lease_s, settings.controller_port) == (("/fsx",), 5.0, 7000)
     assert (settings.expected_cpus, settings.expected_memory_mib) == (2, 1000)
@@ -73,6 +75,8 @@ def test_a_missing_key_is_named(missing: str) -> None:
         ({"shared_mounts": "/fsx"}, "shared_mounts: must be a list of texts"),
         ({"health": []}, None),
         ({"health": [1]}, "health: must be an object"),
+        ({"expected": [8]}, "expected: must be an object"),
+        ({"expected": {"gpus": "8"}}, "expected.gpus: must be a number"),
         ({"cpus": 0}, "cpus: must be a number from 1"),
         ({"memory_mb": "many"}, "memory_mb: must be a number"),
         ({"kmsg_path": 3}, "kmsg_path: must be a text"),

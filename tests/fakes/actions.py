@@ -28,6 +28,8 @@ class FakeActions:
     stops: int = 0
     resets: int = 0
     kernel_looks: int = 0
+    searches: int = 0
+    job_looks: int = 0
 
     def send(self, message: Mapping[str, Any]) -> None:
         self.sent.append(dict(message))
@@ -40,6 +42,12 @@ class FakeActions:
 
     def start_check(self, check: Check, run_id: int, facts: Facts) -> None:
         self.started.append((check.name, run_id, facts))
+
+    def find_user_checks(self) -> None:
+        self.searches += 1
+
+    def find_jobs(self) -> None:
+        self.job_looks += 1
 
     def read_kernel_log(self) -> None:
         self.kernel_looks += 1

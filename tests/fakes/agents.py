@@ -16,8 +16,8 @@ from tests.fakes.provider import FakeMachines
 class FakeAgents:
     """Implements ``controller.world.Agents``, and plays the agents' own side.
 
-    ``findings`` are what each node's agent believes, ``mute`` the nodes that are cut off, ``sent`` the messages
-    that the controller sent.
+    ``findings`` are what each node's agent believes, ``inventories`` what its checks have counted, ``mute`` the nodes
+    that are cut off, ``sent`` the messages that the controller sent.
     """
 
     def __init__(self, machines: FakeMachines, clock: FakeClock) -> None:
@@ -25,6 +25,7 @@ class FakeAgents:
         self.clock = clock
         self.sent: list[tuple[str, Mapping[str, Any]]] = []
         self.findings: dict[str, tuple[Finding, ...]] = {}
+        self.inventories: dict[str, dict[str, str]] = {}
         self.mute: set[str] = set()
         self.not_ready: set[str] = set()
         self._sequence = 0
@@ -51,6 +52,7 @@ class FakeAgents:
                 sent_at=self.clock.now().timestamp(),
                 is_ready=node not in self.not_ready,
                 findings=self.findings.get(node, ()),
+                inventory=self.inventories.get(node),
             )
             inbox.put(Report(words.HEARTBEAT, self.clock.now(), beat.to_dict()))
 

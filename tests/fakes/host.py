@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from hyperpod.errors import CommandError, CommandTimeout, MungeError
-from hyperpod.ports.host import Contact, DiskUsage, FileState, Mount, Process
+from hyperpod.ports.host import Contact, DiskUsage, FileStat, FileState, Mount, Process
+from hyperpod.ports.process import Completed
 from tests.fakes.clock import FakeClock
 
 
@@ -17,8 +18,9 @@ class FakeHost:
     """Implements ``ports.host.Host``. What is not set does not exist.
 
     ``writes`` maps a folder to ``ok``, ``hangs`` or an error text; ``outputs`` a program's name to its output, or
-    to ``hangs``, or to an error text after ``fails: ``. ``refusals`` maps a file to the error number that reading it
-    gives, ``sockets`` a unix socket to its answer.
+    to ``hangs``, or to an error text after ``fails: ``; ``ended`` maps a program to the code and output that
+    ``run_apart`` gives. ``refusals`` maps a file to the error number that reading it gives, ``sockets`` a unix socket
+    to its answer.
     """
 
     clock: FakeClock = field(default_factory=FakeClock)
@@ -29,6 +31,8 @@ class FakeHost:
     mounted: tuple[str, ...] = ()
     writes: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
+    stats: dict[str, FileStat] = field(default_factory=dict)
+    ended: dict[str, tuple[int, str] | Exception] = field(default_factory=dict)
     process_list: list[Process] = field(default_factory=list)
     environments: dict[int, dict[str, str]] = field(default_factory=dict)
     cpus: int = 4
@@ -84,6 +88,11 @@ class FakeHost:
             raise FileNotFoundError(2, "No such file or directory", path)
         return self.links[path]
 
+    def stat(self, path: str, *, follow: bool = False) -> FileStat:
+        if path not in self.stats:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return self.stats[path]
+
     def disk(self, path: str) -> DiskUsage:
         found = self.disks.get(path)
         if found is None:
@@ -113,6 +122,15 @@ class FakeHost:
         if output.startswith("fails: "):
             raise CommandError(argv, 1, output.removeprefix("fails: "))
         return output
+
+    def run_apart(self, argv: Sequence[str], timeout_s: float) -> Completed:
+        self.calls.append(tuple(argv))
+        outcome = self.ended.get(argv[0])
+        if outcome is None:
+            raise CommandError(argv, 127, "No such file or directory")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return Completed(outcome[1], "", outcome[0])
 
     def processes(self) -> Sequence[Process]:
         return list(self.process_list)

@@ -256,7 +256,7 @@ def test_observe_only_never_says_fatal() -> None:
     feed(log, XID79)
     (finding,) = log.findings
     assert finding.severity is Severity.WARN
-    assert "would have asked for Reboot" in finding.message
+    assert "would have drained the node and asked for Reboot" in finding.message
 
 
 def test_a_person_can_clear_a_finding() -> None:

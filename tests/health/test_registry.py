@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from hyperpod.core.finding import Severity
 from hyperpod.core.node import Role
 from hyperpod.errors import ConfigError
+from hyperpod.health import registry
 from hyperpod.health.check import Damping
-from hyperpod.health.registry import CHECKS, build_checks, observe_only, parse_settings
+from hyperpod.health.registry import CHECKS, build_checks, observe_only, overrides, parse_settings
 
 
 def test_every_check_is_known_by_its_own_name() -> None:
@@ -34,12 +36,26 @@ def test_settings_reach_their_check() -> None:
 
 
 def test_a_disabled_check_is_not_made() -> None:
-    settings = parse_settings({"load": {"is_disabled": True}})
+    settings = parse_settings({"load": {"mode": "off"}})
     assert "load" not in [check.name for check in build_checks(Role.WORKER, settings)]
 
 
 def test_observe_only_is_kept_apart() -> None:
-    assert observe_only(parse_settings({"disk": {"observe_only": True}, "load": {}})) == {"disk"}
+    assert observe_only(parse_settings({"disk": {"mode": "observe"}, "load": {}})) == {"disk"}
+
+
+def test_the_default_mode_holds_for_checks_that_name_none() -> None:
+    settings = parse_settings({"default": {"mode": "observe"}, "disk": {"mode": "act"}, "load": {"per_cpu": 2.0}})
+    assert observe_only(settings) == {*registry.names()} - {"disk"}
+    assert not build_checks(Role.WORKER, parse_settings({"default": {"mode": "off"}}))
+
+
+def test_overrides_are_severities_by_code() -> None:
+    data = {"kernel_log": {"overrides": {"Xid94": "fatal"}}, "disk": {"overrides": {"DiskFull": "WARN"}}}
+    assert overrides(parse_settings(data)) == {
+        "kernel_log": {"Xid94": Severity.FATAL},
+        "disk": {"DiskFull": Severity.WARN},
+    }
 
 
 @pytest.mark.parametrize(
@@ -50,6 +66,11 @@ def test_observe_only_is_kept_apart() -> None:
         ({"load": {"name": "x"}}, "health.load.name: there is no such setting"),
         ({"load": 3}, "health.load: must be an object"),
         ({"kernel_log": {"path": "/x"}}, "health.kernel_log.path: there is no such setting"),
+        ({"disk": {"mode": "on"}}, "health.disk.mode: must be one of act, observe, off"),
+        ({"default": {"interval_s": 3}}, "health.default: must be an object with a mode only"),
+        ({"kernel_log": {"overrides": {"Xidd94": "warn"}}}, "overrides.Xidd94: there is no such code"),
+        ({"disk": {"overrides": {"DiskFul": "warn"}}}, "overrides.DiskFul: there is no such code; did you mean DiskFu"),
+        ({"disk": {"overrides": {"DiskFull": "unknown"}}}, "overrides.DiskFull: must be one of ok, warn, fatal"),
     ],
 )
 def test_a_misspelt_setting_is_refused(data: dict[str, object], message: str) -> None:
@@ -57,7 +78,10 @@ def test_a_misspelt_setting_is_refused(data: dict[str, object], message: str) ->
         parse_settings(data)
 
 
-@pytest.mark.parametrize("values", [{"damping": [3, 2]}, {"damping": [1]}, {"interval_s": -1}])
+@pytest.mark.parametrize(
+    "values",
+    [{"damping": [3, 2]}, {"damping": [1]}, {"damping": 2}, {"interval_s": -1}, {"per_cpu": "4"}, {"per_cpu": True}],
+)
 def test_a_value_that_makes_no_sense_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"health\.load"):
         build_checks(Role.WORKER, parse_settings({"load": values}))

@@ -101,6 +101,18 @@ def test_a_run_that_could_not_tell_does_not_close_a_finding() -> None:
     assert codes(runner) == ["Hard", "Blind"]
 
 
+def test_being_blind_for_one_device_does_not_keep_the_findings_of_another() -> None:
+    runner = Runner([Probe()])
+    other = fatal("probe", "Hard", "it is broken", is_hard=True, device="a")
+    blind = ill(unknown("probe", "Blind", "cannot tell", device="b"))
+    drive(runner, [ill(other), blind, blind])
+    assert codes(runner) == ["Blind"]
+    runner = Runner([Probe()])
+    blind = ill(unknown("probe", "Blind", "cannot tell", device="a"))
+    drive(runner, [ill(other), blind, blind])
+    assert codes(runner) == ["Hard", "Blind"]
+
+
 def test_unknown_is_shown_at_once_and_goes_at_once() -> None:
     runner = Runner([Probe()])
     now = drive(runner, [ill(unknown("probe", "Blind", "cannot tell"))])
@@ -164,8 +176,36 @@ def test_observe_only_says_what_it_would_have_asked_for() -> None:
     runner = Runner([Probe()], observe_only=["probe"])
     drive(runner, [ill(BAD), ill(BAD)])
     (finding,) = runner.findings()
-    assert (finding.severity, finding.action) == (Severity.WARN, Action.NONE)
-    assert "would have asked for Reboot" in finding.message
+    assert (finding.severity, finding.action, finding.would) == (Severity.WARN, Action.NONE, Action.REBOOT)
+    assert "would have drained the node and asked for Reboot" in finding.message
+
+
+def test_what_damping_still_holds_back_is_observed_too() -> None:
+    runner = Runner([Probe()], observe_only=["probe"])
+    drive(runner, [ill(BAD)])
+    assert [f.severity for f in runner.suspicions(["probe"])] == [Severity.WARN]
+
+
+@pytest.mark.parametrize(
+    ("word", "action"), [(Severity.WARN, Action.NONE), (Severity.OK, Action.NONE), (Severity.FATAL, Action.REBOOT)]
+)
+def test_a_site_gives_a_code_another_severity(word: Severity, action: Action) -> None:
+    runner = Runner([Probe()], overrides={"probe": {"Bad": word}})
+    drive(runner, [ill(BAD), ill(BAD)])
+    (finding,) = runner.findings()
+    assert (finding.severity, finding.action) == (word, action)
+
+
+def test_a_warning_made_fatal_drains() -> None:
+    runner = Runner([Probe()], overrides={"probe": {"Odd": Severity.FATAL}})
+    drive(runner, [ill(warn("probe", "Odd", "odd"))] * 2)
+    assert [f.action for f in runner.findings()] == [Action.DRAIN]
+
+
+def test_not_being_able_to_look_is_never_made_fatal() -> None:
+    runner = Runner([Probe()], overrides={"probe": {"Blind": Severity.FATAL}})
+    drive(runner, [ill(unknown("probe", "Blind", "cannot tell"))] * 3)
+    assert [f.severity for f in runner.findings()] == [Severity.UNKNOWN]
 
 
 def test_a_node_is_ready_when_every_basic_check_has_passed_once() -> None:

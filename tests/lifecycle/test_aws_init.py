@@ -203,6 +203,14 @@ def test_policies_that_were_sent_along_are_the_controllers(tree: Tree) -> None:
     assert tree.config("agent")["lease_s"] == 20.0
 
 
+def test_a_groups_own_health_policy_reaches_its_nodes(tree: Tree) -> None:
+    groups = [{"name": "boss", "health": {"disk": {"mode": "observe"}}}, {"name": "gpu", "health": {}}]
+    policies = {"health": {"disk": {"mode": "off"}}, "groups": groups}
+    (tree.stage / "hyperpod-node" / "policies.json").write_text(json.dumps(policies))
+    tree.run()
+    assert tree.config("agent")["health"] == {"disk": {"mode": "observe"}}
+
+
 @pytest.mark.parametrize(
     ("gone", "words"),
     [
@@ -232,6 +240,7 @@ def test_the_daemons_take_the_configuration(tree: Tree) -> None:
     tree.run()
     settings = parse_settings(tree.read("/etc/hyperpod/agent.json"), "agent.json")
     assert (settings.node, settings.ignored) == ("ip-10-1-0-4", ())
+    assert settings.expected == {"gpus": 1, "nvme_disks": 1}
     config = load_config(tree.root / "etc/hyperpod/controller.json")
     assert [slot.partition for slot in slots_of(config)] == ["", "dev", "dev"]
     assert type(machines_of(config["provider"])).__name__ == "OnNodeMachines"

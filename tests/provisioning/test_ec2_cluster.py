@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from hyperpod.provisioning.ec2_cluster import (
     delete_cluster,
     figures_of,
     group_settings,
+    hardware_of,
     observe_nodes,
     open_provider,
     send_software,
@@ -128,6 +130,21 @@ def test_slurm_counts_what_the_instance_type_has(lab: Lab) -> None:
     assert "CPUs=72 " in lab.node_file("head-1", "slurm.conf")
     figures = figures_of(lab.provider.groups, lab.spec)["ml.c5n.18xlarge"]
     assert figures.memory_mb == 196608 - 196608 // 16
+
+
+def test_agents_know_what_their_machine_should_have(lab: Lab) -> None:
+    lab.create()
+
+    assert json.loads(lab.node_file("worker-1", "agent.json"))["expected"] == {"efa": 1}
+    shape = replace(lab.provider.groups["worker"].shape, name="p5.48xlarge", gpus=8, accelerators=0)
+    groups = {name: replace(group, shape=shape) for name, group in lab.provider.groups.items()}
+    assert hardware_of(groups, lab.spec)["ml.c5n.18xlarge"] == {"gpus": 8, "nvme_disks": 8, "efa": 1}
+    assert (
+        "gpus"
+        not in hardware_of(
+            {name: replace(group, shape=replace(shape, name="g4ad.xlarge")) for name, group in groups.items()}, lab.spec
+        )["ml.c5n.18xlarge"]
+    )
 
 
 def test_the_controller_is_told_where_the_folder_is(lab: Lab) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hyperpod.adapters.local.provider import LocalProvider
 from hyperpod.core.node import Role
 from hyperpod.core.provision import WantedNode
+from hyperpod.core.settings import HealthPolicy
 from hyperpod.core.spec import ClusterSpec
 from hyperpod.errors import HyperpodError, InvalidState, NotFound
 from hyperpod.ports.process import Completed
@@ -306,6 +307,22 @@ def test_every_node_gets_what_its_daemons_need_and_nothing_names_an_instance() -
     assert (agent["address"], controller["policies"]["cluster_name"]) == ("10.0.0.11", "demo")
     assert [row["node"] for row in controller["nodes"] if row["spare"]] == ["worker-3"]
     assert "controller.json" not in launches["worker-1"].files
+
+
+def test_nodes_of_this_machine_expect_no_hardware_whatever_type_the_file_names() -> None:
+    launches = node_launches(spec(instance_type="ml.p5.48xlarge"), ADDRESSES)
+    assert {json.dumps(json.loads(launch.files["agent.json"])["expected"]) for launch in launches} == {"{}"}
+
+
+def test_each_group_gets_its_own_health_policy() -> None:
+    health = {"Checks": {"disk": {"Mode": "act"}}, "Groups": {"worker": {"Checks": {"disk": {"Mode": "observe"}}}}}
+    wanted = spec()
+    block = wanted.hyperpod.model_copy(update={"health": HealthPolicy.model_validate(health)})
+    launches = {
+        launch.node: launch for launch in node_launches(wanted.model_copy(update={"hyperpod": block}), ADDRESSES)
+    }
+    found = {node: json.loads(launches[node].files["agent.json"])["health"] for node in ("head-1", "worker-1")}
+    assert found == {"head-1": {"disk": {"mode": "act"}}, "worker-1": {"disk": {"mode": "observe"}}}
 
 
 def test_shell_variables_are_quoted() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hyperpod.adapters.aws.resource_config import DEFAULT_PATH, Member, Membership, read_membership
+from hyperpod.core.instance_hardware import expected_of
 from hyperpod.core.node import Role
 from hyperpod.errors import HyperpodError
 
@@ -43,10 +44,19 @@ def agent_config(
             for other in membership.members
             if other.name != own.name
         ],
-        "health": policies.get("health") or {},
+        "health": _health(policies, own.group),
+        "expected": expected_of(own.instance_type),
     }
     config |= {key: resume[key] for key in ("heartbeat_interval_s", "lease_s") if key in resume}
     return config
+
+
+def _health(policies: Mapping[str, Any], group: str) -> Mapping[str, Any]:
+    """Return the policy of the checks: the group's own, if the specification was sent along."""
+    for entry in policies.get("groups") or ():
+        if entry.get("name") == group and "health" in entry:
+            return dict(entry["health"])
+    return dict(policies.get("health") or {})
 
 
 def controller_config(

@@ -1,17 +1,13 @@
-"""The machine has the processors that Slurm believes it has.
-
-Fewer than configured makes slurmctld set the node INVALID. Damped: hot-plugged or late processors at boot are seen
-twice before they count. More than Slurm's figure is no fault: ``ThreadsPerCore`` may leave some out. Where slurm.conf
-says ``config_overrides`` nothing is compared. No settings.
-"""
+"""The machine has the processors that Slurm believes it has."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hyperpod.core.finding import Action
 from hyperpod.core.node import Role
-from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting
 from hyperpod.health.slurm_conf import figures_are_declared
 
 NAME = "cpu_count"
@@ -21,7 +17,16 @@ NAME = "cpu_count"
 class CpuCountCheck:
     """Counts the processors that are online."""
 
-    interval_s: float = 60.0
+    about: ClassVar[About] = About(
+        title="The machine has the processors that Slurm counts on",
+        reads="The number of processors that are online; slurm.conf for config_overrides.",
+        means="Fewer than configured makes slurmctld set the node INVALID. More is no fault: ThreadsPerCore may leave "
+        "some out. Where slurm.conf says config_overrides nothing is compared.",
+        does="FATAL, replace, after two of three looks: late processors at boot are seen twice before they count.",
+        codes={"CpusMissing": "Fewer processors are online than Slurm counts on."},
+        source="slurm.conf(5), CPUs.",
+    )
+    interval_s: float = setting(60.0, "Seconds between two looks; processors do not come and go.")
     deadline_s: float = 2.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

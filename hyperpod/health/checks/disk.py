@@ -1,18 +1,13 @@
-"""Room on the disks that the node needs: bytes and inodes.
-
-Settings: ``paths`` (checked where they exist: ``/``, ``/tmp``, slurmd's spool, the logs), ``warn_percent`` (10 free),
-``fatal_percent`` (2 free), ``fatal_bytes`` (200 MB: below it slurmd cannot write job scripts, whatever the
-percentage; on disks of less than ten times that, only the percentage counts). FATAL asks for a drain: a full spool
-refuses launches within milliseconds and would eat the queue. /tmp is the users' to fill, and says so.
-"""
+"""Room on the disks that the node needs: bytes and inodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hyperpod.core.finding import Finding, Whose
 from hyperpod.core.node import Role
-from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal, unknown, warn
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, unknown, warn
 from hyperpod.ports.host import DiskUsage
 
 NAME = "disk"
@@ -22,11 +17,33 @@ NAME = "disk"
 class DiskCheck:
     """Compares free bytes and inodes with limits."""
 
-    paths: tuple[str, ...] = ("/", "/tmp", "/var/spool/slurmd", "/var/log")
-    warn_percent: float = 10.0
-    fatal_percent: float = 2.0
-    fatal_bytes: int = 200_000_000
-    interval_s: float = 30.0
+    about: ClassVar[About] = About(
+        title="There is room on the disks that the node needs",
+        reads="statvfs of each path: free bytes and free inodes.",
+        means="A full spool refuses launches within milliseconds and would eat the queue; a full root breaks "
+        "everything. /tmp is the users' to fill, and its findings say so.",
+        does="WARN below warn_percent; FATAL, drain, below fatal_percent or fatal_bytes; undrained when there is "
+        "room. A full /tmp is the users' and drains nothing.",
+        codes={
+            "DiskFull": "Few bytes are free.",
+            "InodesUsed": "Few inodes are free.",
+            "DiskUnreadable": "The file system did not answer.",
+        },
+        source="Our own judgement; NHC's check_fs_free and check_fs_ifree look at the same.",
+    )
+    paths: tuple[str, ...] = setting(
+        ("/", "/tmp", "/var/spool/slurmd", "/var/log"), "Folders that are looked at where they exist."
+    )
+    warn_percent: float = setting(10.0, "Share free below which it is WARN; the last tenth fills fast.")
+    fatal_percent: float = setting(
+        2.0, "Share free below which it is FATAL; what is left is the reserve of the system's own writes."
+    )
+    fatal_bytes: int = setting(
+        200_000_000,
+        "Bytes free below which it is FATAL, whatever the share: slurmd cannot write job scripts. Disks of less than "
+        "ten times this are judged by the share only.",
+    )
+    interval_s: float = setting(30.0, "Seconds between two looks; a job can fill a disk within minutes.")
     deadline_s: float = 5.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

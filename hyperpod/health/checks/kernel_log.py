@@ -1,11 +1,7 @@
 """Reads the kernel log and keeps the findings that it proves.
 
-Event driven: the agent calls ``feed`` with raw records as they come. Settings:
-
-- ``forget_s`` (3600): WARN and OK findings end after this long without a repeat; FATAL ones end with the boot,
-  because the machine has not become better by silence.
-- ``overrides``: severity by code (``{"Xid94": "fatal", "PcieFatal": "warn"}``), for sites that know better.
-- ``limit`` (64): findings kept at once; the oldest harmless ones go first.
+Event driven: the agent calls ``feed`` with raw records as they come. Settings stand in ``Limits``; the severity of
+codes may be overridden as for every check (``{"Xid94": "fatal", "PcieFatal": "warn"}``), for sites that know better.
 
 Only records of facility 0 count. Equal lines are counted, not reported again: a finding's message names its count
 in steps of ten times, so that 100,000 lines in a minute are five changes.
@@ -17,12 +13,13 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
-from hyperpod.core.finding import Action, Finding, Severity
+from hyperpod.core.finding import Action, Finding, Severity, observed
+from hyperpod.health.check import About, setting
 from hyperpod.health.kernel import GPU_NAMED, Verdict, classify
+from hyperpod.health.kernel_codes import KERNEL_CODES
 from hyperpod.health.kmsg import Position, Record, parse_record
-from hyperpod.health.runner import observed
 
 NAME = "kernel_log"
 
@@ -35,6 +32,18 @@ _STACK_S = 2.0
 """A hung task's stack follows its headline within this time."""
 
 _STACK_MODULES = {"[nvidia]": "Nvidia", "[lustre]": "Lustre", "[nfs]": "Nfs", "[ptlrpc]": "Lustre"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The settings of this check; ``KernelLog`` takes them by their names."""
+
+    forget_s: float = setting(
+        3600.0,
+        "Seconds without a repeat after which WARN and OK findings end. FATAL ones end with the boot: the machine has "
+        "not become better by silence.",
+    )
+    limit: int = setting(64, "Findings kept at once, so that memory stays flat; the oldest harmless ones go first.")
 
 
 @dataclass
@@ -54,6 +63,19 @@ class KernelLog:
         wall_clock_zero: The moment that is 0 on the kernel's clock.
         root_devices: Devices below the root file system.
     """
+
+    about: ClassVar[About] = About(
+        title="What the kernel logs about hardware, drivers and file systems",
+        reads="/dev/kmsg from the boot's beginning; only records that the kernel itself wrote (facility 0).",
+        means="Drivers say here first what breaks. Words decide, not parts of words: Nonfatal is not Fatal, an SXid is "
+        "not an Xid, and a program may be called Xid. Records of an earlier boot never count. A flood of equal lines "
+        "is one finding with a count.",
+        does="By code: hard facts drain the node at once and ask for a reboot or a replacement; what applications do "
+        "(Xid 13, 31, 43, 45, a job out of memory) is evidence and never drains. WARN ends an hour after the last "
+        "repeat, FATAL with the boot or with the driver's own word (Xid 154 to None).",
+        codes=KERNEL_CODES,
+        source="NVIDIA's Xid catalogue and driver sources; the kernel's own sources; our judgement where it is marked.",
+    )
 
     def __init__(
         self,

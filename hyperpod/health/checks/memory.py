@@ -1,19 +1,14 @@
-"""The machine has the memory that Slurm believes it has.
-
-A node with less than its RealMemory is set to INVALID by slurmctld, or jobs are killed on it. Settings:
-``margin_percent`` (1: the kernel's own share differs a little between kernels). Damped: a figure that is wrong for a
-moment at boot is seen twice before it counts. Where slurm.conf says ``config_overrides`` nothing is compared. WARN
-below ``warn_available_percent`` (2) of memory available.
-"""
+"""The machine has the memory that Slurm believes it has, and some of it is available."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
-from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal, unknown, warn
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, unknown, warn
 from hyperpod.health.slurm_conf import figures_are_declared
 
 NAME = "memory"
@@ -23,9 +18,30 @@ NAME = "memory"
 class MemoryCheck:
     """Reads /proc/meminfo."""
 
-    margin_percent: float = 1.0
-    warn_available_percent: float = 2.0
-    interval_s: float = 30.0
+    about: ClassVar[About] = About(
+        title="The machine has the memory that Slurm counts on",
+        reads="MemTotal and MemAvailable in /proc/meminfo; slurm.conf for config_overrides.",
+        means="A node with less than its RealMemory is set to INVALID by slurmctld, or jobs are killed on it: a "
+        "module has failed. Where slurm.conf says config_overrides nothing is compared: several nodes share a machine "
+        "on purpose.",
+        does="FATAL, replace, when it is missing twice: a figure may be wrong for a moment at boot. Little available "
+        "memory is WARN, the job's own business.",
+        codes={
+            "MemoryMissing": "The machine has less memory than Slurm counts on.",
+            "MemoryLow": "Less than warn_available_percent of the memory is available.",
+            "MemoryUnreadable": "The kernel's figures could not be read.",
+        },
+        source="slurm.conf(5), RealMemory; proc_meminfo(5).",
+    )
+    margin_percent: float = setting(
+        1.0, "Share that may be missing; the kernel's own part differs a little between kernels."
+    )
+    warn_available_percent: float = setting(
+        2.0, "Share of available memory below which the node is near an out-of-memory kill."
+    )
+    interval_s: float = setting(
+        30.0, "Seconds between two looks; modules fail seldom, and the kernel's log tells it sooner."
+    )
     deadline_s: float = 2.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

@@ -1,19 +1,18 @@
 """Munge works, and the clock agrees with the head node's.
 
 A credential is made and decoded here; that it is accepted by the head node is shown by the controller's answers,
-which also carry its time. Settings: ``warn_offset_s`` (1: schedulers and logs suffer), ``fatal_offset_s`` (60: munge
-itself refuses at 300 s, and a credential lives 60 s). Without an answer of the controller the offset is unknown,
-which is no fault of this node.
+which also carry its time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hyperpod.core.finding import Finding
 from hyperpod.core.node import Role
 from hyperpod.errors import MungeError
-from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal, warn
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, warn
 
 NAME = "munge"
 _PAYLOAD = b"hyperpod health"
@@ -23,9 +22,26 @@ _PAYLOAD = b"hyperpod health"
 class MungeCheck:
     """Encodes and decodes a credential and compares clocks."""
 
-    warn_offset_s: float = 1.0
-    fatal_offset_s: float = 60.0
-    interval_s: float = 30.0
+    about: ClassVar[About] = About(
+        title="Munge works, and the clock agrees with the head node's",
+        reads="One credential made and decoded by the local munged; the time in the controller's answers.",
+        means="Slurm refuses everything from a node whose munge fails or whose clock is far off. Without an answer of "
+        "the controller the offset is not known, which is no fault of this node.",
+        does="FATAL, drain, when munge fails or the clock is off by more than fatal_offset_s; a smaller offset is "
+        "WARN.",
+        codes={
+            "MungeFailed": "A credential could not be made or decoded, or came back changed.",
+            "ClockOffset": "The clock differs from the head node's.",
+        },
+        source="munge(7): credentials live 300 s; a node 60 s off still works and has no room left.",
+    )
+    warn_offset_s: float = setting(
+        1.0, "Seconds from which the offset is WARN; logs and schedules of a cluster agree better than this."
+    )
+    fatal_offset_s: float = setting(
+        60.0, "Seconds from which it is FATAL; munge itself refuses at 300 s, so this leaves time to act."
+    )
+    interval_s: float = setting(30.0, "Seconds between two looks; clocks drift slowly, and munged rarely dies.")
     deadline_s: float = 8.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

@@ -1,15 +1,12 @@
-"""The node's own name resolves to its own address.
-
-torchrun's rendezvous hangs without a word, and gloo falls back to loopback, on a node whose name does not resolve.
-Soft: name services hiccup. No settings.
-"""
+"""The node's own name resolves to its own address."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hyperpod.core.node import Role
-from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting
 
 NAME = "name"
 
@@ -18,7 +15,19 @@ NAME = "name"
 class NameCheck:
     """Resolves the node's name and compares it with the interfaces' addresses."""
 
-    interval_s: float = 60.0
+    about: ClassVar[About] = About(
+        title="The node's own name resolves to its own address",
+        reads="The resolver (files and DNS, as configured) and the addresses of the node's interfaces.",
+        means="torchrun's rendezvous hangs without a word, and gloo falls back to loopback, on a node whose name does "
+        "not resolve. Name services hiccup, so one failure is none.",
+        does="FATAL, drain, after two of three looks.",
+        codes={
+            "NameUnknown": "The node's own name does not resolve.",
+            "NameElsewhere": "It resolves to an address that is not this node's.",
+        },
+        source="Our own judgement, from jobs that hung at their start.",
+    )
+    interval_s: float = setting(60.0, "Seconds between two looks; a name that worked seldom stops to.")
     deadline_s: float = 12.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

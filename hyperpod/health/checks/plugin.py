@@ -1,15 +1,13 @@
 """Slurm loads our plugin on this node.
 
-Without it ``--auto-resume`` would be ignored in silence. What is proved, in this order:
+What is proved, in this order:
 
 1. a plugstack.conf that Slurm reads here names the plugin exactly once;
 2. the file is there, is a shared object, and holds the three symbols that Slurm looks for;
 3. ``srun --help`` lists ``--auto-resume``: this release of Slurm accepts and loads the file. slurmd itself keeps a
    SPANK plugin only for the moment of a launch, so its memory map proves nothing.
 
-The third is asked again only when the file or plugstack.conf has changed. Settings: ``plugstack_paths``,
-``folders`` (where Slurm looks for a bare file name), ``file_name``, ``grace_s`` (300: a booting node gets its
-configuration from slurmctld, which may be away).
+The third is asked again only when the file or plugstack.conf has changed.
 """
 
 from __future__ import annotations
@@ -17,11 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from hyperpod.core.finding import Finding, Severity
 from hyperpod.core.node import Role
 from hyperpod.errors import CommandError, CommandTimeout
-from hyperpod.health.check import TWO_OF_THREE, WORKERS, Damping, Ports, Result, fatal, unknown, warn
+from hyperpod.health.check import TWO_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting, unknown, warn
 from hyperpod.ports.host import Host
 
 NAME = "plugin"
@@ -41,16 +40,41 @@ NEVER_S = float("inf")
 class PluginCheck:
     """Follows the plugin from plugstack.conf to Slurm's own word."""
 
-    plugstack_paths: tuple[str, ...] = (
-        "/run/slurm/conf/plugstack.conf",
-        "/var/spool/slurmd/conf-cache/plugstack.conf",
-        "/etc/slurm/plugstack.conf",
-        "/opt/slurm/etc/plugstack.conf",
+    about: ClassVar[About] = About(
+        title="Slurm loads our plugin on this node",
+        reads="plugstack.conf where Slurm looks for it, the plugin's file, and once per change what srun --help lists.",
+        means="Without the plugin --auto-resume would be ignored in silence. slurmd keeps a SPANK plugin only for the "
+        "moment of a launch, so its memory tells nothing. A booting node gets plugstack.conf from slurmctld, which may "
+        "be away for a while.",
+        does="FATAL, drain, after two of three looks; named twice is WARN.",
+        codes={
+            "PluginNotConfigured": "No plugstack.conf names the plugin.",
+            "PluginMissing": "The file that plugstack.conf names is not there.",
+            "PluginDamaged": "The file is no plugin of Slurm.",
+            "PluginRefused": "Slurm does not load the file: srun --help has no --auto-resume.",
+            "PluginTwice": "plugstack.conf names the plugin more than once (WARN).",
+            "PluginUnproved": "srun could not be asked.",
+        },
+        source="spank(7); tried with Slurm 24.11.",
     )
-    folders: tuple[str, ...] = ("/usr/lib/x86_64-linux-gnu/slurm-wlm", "/opt/slurm/lib/slurm", "/usr/lib/slurm")
-    file_name: str = "hyperpod.so"
-    grace_s: float = 300.0
-    interval_s: float = 60.0
+    plugstack_paths: tuple[str, ...] = setting(
+        (
+            "/run/slurm/conf/plugstack.conf",
+            "/var/spool/slurmd/conf-cache/plugstack.conf",
+            "/etc/slurm/plugstack.conf",
+            "/opt/slurm/etc/plugstack.conf",
+        ),
+        "Where plugstack.conf may be; the first that can be read counts.",
+    )
+    folders: tuple[str, ...] = setting(
+        ("/usr/lib/x86_64-linux-gnu/slurm-wlm", "/opt/slurm/lib/slurm", "/usr/lib/slurm"),
+        "Where Slurm looks for a plugin named without a folder.",
+    )
+    file_name: str = setting("hyperpod.so", "Name of the plugin's file.")
+    grace_s: float = setting(
+        300.0, "Seconds after the boot in which a missing plugstack.conf only keeps the first job away."
+    )
+    interval_s: float = setting(60.0, "Seconds between two looks; files change at upgrades only.")
     deadline_s: float = 15.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

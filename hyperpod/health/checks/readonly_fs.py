@@ -1,17 +1,16 @@
 """Local file systems that should be writable are.
 
-A kernel that met an error remounts a file system read-only; jobs then fail at their first write. Settings: ``paths``
-(the mounts that hold these are looked at). Hard for the root file system and slurmd's spool: one look tells the
-truth. The kernel's flag is read, nothing is written: ``errors=remount-ro`` in the options is only a plan.
+The kernel's flag is read, nothing is written.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
-from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal, unknown
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, unknown
 
 NAME = "readonly_fs"
 
@@ -20,8 +19,23 @@ NAME = "readonly_fs"
 class ReadonlyFsCheck:
     """Reads the read-only flag of the file systems below the paths."""
 
-    paths: tuple[str, ...] = ("/", "/tmp", "/var/spool/slurmd", "/var/log", "/run")
-    interval_s: float = 15.0
+    about: ClassVar[About] = About(
+        title="Local file systems are writable",
+        reads="The read-only flag that statvfs gives for each path.",
+        means="A kernel that met an error remounts a file system read-only; jobs then fail at their first write. "
+        "errors=remount-ro among the mount options is only a plan, no fault.",
+        does="FATAL, reboot, at once: the flag is a fact. The kernel's log says whether the disk itself is broken.",
+        codes={
+            "ReadOnly": "A file system that should be writable is not.",
+            "MountUnreadable": "The file system did not answer.",
+        },
+        source="ext4(5), errors=; statvfs(3).",
+    )
+    paths: tuple[str, ...] = setting(
+        ("/", "/tmp", "/var/spool/slurmd", "/var/log", "/run"),
+        "Folders whose file systems must be writable, where they exist.",
+    )
+    interval_s: float = setting(15.0, "Seconds between two looks; jobs fail from the moment on at which it happens.")
     deadline_s: float = 5.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

@@ -1,8 +1,6 @@
 """slurmd (on workers) and munged run.
 
-Settings: ``services`` (names of processes beside the role's own), ``grace_s`` (300: after the boot a missing service
-is still starting, so it only keeps the first job away), ``restarts_limit`` (5) within ``restarts_window_s`` (600): a
-service that comes and goes is WARN. A process is found by its name; a systemd call would cost ten times as much.
+A process is found by its name; a systemd call would cost ten times as much.
 """
 
 from __future__ import annotations
@@ -10,10 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
-from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal, warn
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, warn
 from hyperpod.ports.host import Host
 
 NAME = "service"
@@ -23,11 +22,35 @@ NAME = "service"
 class ServiceCheck:
     """Sees which services run, and counts changes of their process ids."""
 
-    services: tuple[str, ...] = ()
-    grace_s: float = 300.0
-    restarts_limit: int = 5
-    restarts_window_s: float = 600.0
-    interval_s: float = 10.0
+    about: ClassVar[About] = About(
+        title="slurmd and munged run",
+        reads="The names in /proc/PID/stat of all processes; no program is started.",
+        means="Without munged nothing in Slurm is believed, without slurmd the node cannot start jobs. A service that "
+        "is still starting after a boot is no fault, and neither is one that was restarted a few times by a person.",
+        does="FATAL, drain: the node takes no job until the service is back. Many restarts are WARN: somebody should "
+        "read the service's log.",
+        codes={
+            "ServiceDown": "A service does not run.",
+            "ServiceRestarts": "A service was restarted restarts_limit times within restarts_window_s.",
+        },
+        source="Slurm's and munge's own manuals; the grace after a boot is what NHC and gpud users ask for.",
+    )
+    services: tuple[str, ...] = setting(
+        (), "Names of further processes that must run; default none beside slurmd (workers) and munged."
+    )
+    grace_s: float = setting(
+        300.0,
+        "Seconds after the boot in which a missing service only keeps the first job away; slow machines need minutes.",
+    )
+    restarts_limit: int = setting(
+        5, "Restarts within the window that a person should look at; a package upgrade makes one or two."
+    )
+    restarts_window_s: float = setting(
+        600.0, "Seconds of the window in which restarts are counted; ten minutes catch a crash loop."
+    )
+    interval_s: float = setting(
+        10.0, "Seconds between two looks; a missing slurmd costs jobs at once, and a look costs a millisecond."
+    )
     deadline_s: float = 5.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

@@ -1,21 +1,17 @@
 """Shared file systems answer: a small file is written, read back and removed within a deadline.
 
-It runs in a process of its own that is given up when the mount hangs; this agent goes on. Settings: ``mounts``
-(default: the configuration's ``shared_mounts``), ``answer_s`` (5: a slow metadata server answers in one or two),
-``must_be_mounted`` (true: a folder of the root file system in a mount's place would be filled unseen). A server that
-refuses root (root_squash) has answered, so that is WARN.
-FATAL asks for a drain only, and names the site: three nodes with the same finding are the server's fault, and the
-controller's breaker then calls a person.
+It runs in a process of its own that is given up when the mount hangs; this agent goes on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hyperpod.core.finding import Finding, Whose
 from hyperpod.core.node import Role
 from hyperpod.errors import CommandError, CommandTimeout
-from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal, warn
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, warn
 
 NAME = "shared_fs"
 
@@ -24,10 +20,27 @@ NAME = "shared_fs"
 class SharedFsCheck:
     """Writes, reads back and removes one small file on each shared mount."""
 
-    mounts: tuple[str, ...] = ()
-    answer_s: float = 5.0
-    must_be_mounted: bool = True
-    interval_s: float = 20.0
+    about: ClassVar[About] = About(
+        title="Shared file systems answer",
+        reads="A small file, written, read back and removed on each shared mount by a process of its own.",
+        means="A job hangs at its first access when a mount does. A server that refuses root (root_squash) has "
+        "answered. Three nodes with the same finding mean the server, not the nodes.",
+        does="A missing mount is FATAL and drains the node. One that hangs or fails is FATAL and the site's: it is "
+        "shown, keeps a booting node from its first job, and drains nothing: no machine pays for a file server.",
+        codes={
+            "MountMissing": "Nothing is mounted there: a folder of the root file system would be filled unseen.",
+            "MountHangs": "The mount does not answer within answer_s.",
+            "MountFailed": "The file could not be written or read back.",
+            "MountRefusesRoot": "The server answers, but root may not write (WARN).",
+        },
+        source="What Lustre and NFS users report; NHC and soperator test mounts by writing too.",
+    )
+    mounts: tuple[str, ...] = setting((), "Folders that are tried; default those that the cluster's nodes share.")
+    answer_s: float = setting(5.0, "Seconds that a mount may take; a busy metadata server answers in one or two.")
+    must_be_mounted: bool = setting(
+        True, "Whether a folder that is no mount counts as a fault; off for a shared folder of the root file system."
+    )
+    interval_s: float = setting(20.0, "Seconds between two tries; each costs the server one small file.")
     deadline_s: float = 20.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

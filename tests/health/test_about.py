@@ -1,0 +1,145 @@
+"""What checks say of themselves is complete and true: codes, settings and their reasons."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from dataclasses import fields
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hyperpod.health import registry
+from hyperpod.health.checks import group, kernel_log
+from hyperpod.health.checks.kernel_log import KernelLog, Limits
+
+CODE = re.compile(r"[A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+|S?Xid\d*")
+PARTS = ("hyperpod.health", "hyperpod.core.majority")
+MAKERS = frozenset({"fatal", "warn", "unknown", "Finding", "Verdict"})
+
+
+def _module(name: str) -> ModuleType:
+    """The module of a check; what it imports from the health package belongs to it."""
+    if name == group.NAME:
+        return group
+    make: Any = KernelLog if name == kernel_log.NAME else registry.CHECKS[name]
+    found = inspect.getmodule(make)
+    assert found is not None
+    return found
+
+
+@cache
+def _trees(name: str) -> tuple[ast.Module, ...]:
+    trees, todo, seen = [], [_module(name).__name__], set()
+    while todo:
+        module = todo.pop()
+        if module in seen or module in ("hyperpod.health.check", "hyperpod.health.runner"):
+            continue
+        seen.add(module)
+        source = inspect.getsource(importlib.import_module(module))
+        tree = ast.parse(source)
+        trees.append(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PARTS):
+                todo.append(node.module or "")
+    return tuple(trees)
+
+
+def _name_of(call: ast.Call) -> set[str]:
+    return {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}
+
+
+def made_codes(name: str) -> set[str]:
+    """Codes that stand in calls which make a finding, or in a helper's call that passes one on."""
+    found = set()
+    for tree in _trees(name):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not _name_of(node) & MAKERS:
+                continue
+            for argument in node.args[:2]:
+                if (
+                    isinstance(argument, ast.Constant)
+                    and isinstance(argument.value, str)
+                    and CODE.fullmatch(argument.value)
+                ):
+                    found.add(argument.value)
+                if isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant):
+                    found.add(str(argument.values[0].value))
+    return found
+
+
+def texts(name: str) -> set[str]:
+    """Every text in the sources outside of what describes the check."""
+    found: set[str] = set()
+    for tree in _trees(name):
+        described = {
+            id(inner)
+            for node in ast.walk(tree)
+            if (isinstance(node, ast.Call) and "About" in _name_of(node))
+            or (isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "KERNEL_CODES")
+            for inner in ast.walk(node)
+        }
+        found |= {
+            n.value
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in described
+        }
+    return found
+
+
+def _is_declared(code: str, known: set[str]) -> bool:
+    begins = {k.partition("<")[0] for k in known if "<" in k}
+    return (
+        registry.is_code(code, known) or code in begins or any(k.startswith(code) for k in known if code == "HungTask")
+    )
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_check_explains_itself(name: str) -> None:
+    about = registry.about(name)
+    assert all((about.title, about.reads, about.means, about.does, about.codes, about.source))
+    assert not about.title.endswith(".")
+    assert all(text.endswith(".") for text in (about.reads, about.means, about.does, *about.codes.values()))
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_code_that_is_reported_is_declared(name: str) -> None:
+    known = set(registry.codes(name))
+    assert [code for code in sorted(made_codes(name)) if not _is_declared(code, known)] == []
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_code_that_is_declared_stands_in_the_source(name: str) -> None:
+    found = texts(name)
+    missing = [
+        code
+        for code in registry.about(name).codes
+        if code not in found and code.partition("<")[0] not in found and not _is_put_together(code, found)
+    ]
+    assert missing == []
+
+
+def _is_put_together(code: str, found: set[str]) -> bool:
+    return any(code.startswith(text) and code.removeprefix(text) in found for text in found if CODE.fullmatch(text))
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_setting_has_a_reason(name: str) -> None:
+    rows = registry.setting_rows(name)
+    assert rows or name == group.NAME
+    assert [row.name for row in rows if not row.why.endswith(".")] == []
+
+
+def test_the_kernel_logs_settings_are_its_parameters() -> None:
+    parameters = inspect.signature(KernelLog.__init__).parameters
+    assert {f.name: f.default for f in fields(Limits)} == {f.name: parameters[f.name].default for f in fields(Limits)}
+
+
+def test_a_code_that_nobody_declared_would_be_noticed() -> None:
+    assert not _is_declared("SomethingElse", set(registry.codes("disk")))
+    assert "DiskFull" in made_codes("disk")
+    assert "PluginMissing" in texts("plugin")
