@@ -33,6 +33,7 @@ from hyperpod.agent.settings import AgentSettings
 from hyperpod.agent.workers import Workers
 from hyperpod.errors import HyperpodError
 from hyperpod.health.check import Check, Facts, Ports, Result
+from hyperpod.ports.gpu import Gpus, NoGpus
 from hyperpod.ports.host import Credentials, Host
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Loop:
         munge: Credentials, for the munge check.
         link: Makes the link, given the function that takes its events.
         notifier: Speaks to systemd.
+        gpus: The node's GPUs; none without.
         allowed: Uids that may use the socket.
     """
 
@@ -67,11 +69,13 @@ class Loop:
         link: Callable[[Callable[[LinkEvent], None]], Link],
         notifier: Notifier,
         *,
+        gpus: Gpus | None = None,
         allowed: Collection[int] = (0,),
     ) -> None:
         self._settings = settings
         self._host = host
         self._munge = munge
+        self._gpus = gpus or NoGpus()
         self._notifier = notifier
         self._selector = selectors.DefaultSelector()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -233,7 +237,7 @@ class Loop:
         self._server.reply(client, lines)
 
     def start_check(self, check: Check, run_id: int, facts: Facts) -> None:
-        ports = Ports(self._host, self._munge, facts)
+        ports = Ports(self._host, self._munge, facts, self._gpus)
 
         def done(result: object) -> None:
             outcome = cast("Result | BaseException", result)

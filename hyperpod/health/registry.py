@@ -16,6 +16,8 @@ from hyperpod.health.check import Check, Damping, Settings
 from hyperpod.health.checks import kernel_log
 from hyperpod.health.checks.cpu_count import CpuCountCheck
 from hyperpod.health.checks.disk import DiskCheck
+from hyperpod.health.checks.gpu_count import GpuCountCheck
+from hyperpod.health.checks.gpu_recovery import GpuRecoveryCheck
 from hyperpod.health.checks.load import LoadCheck
 from hyperpod.health.checks.memory import MemoryCheck
 from hyperpod.health.checks.munge import MungeCheck
@@ -36,6 +38,8 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "disk": DiskCheck,
     "readonly_fs": ReadonlyFsCheck,
     "load": LoadCheck,
+    "gpu_count": GpuCountCheck,
+    "gpu_recovery": GpuRecoveryCheck,
 }
 """Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent."""
 

@@ -2,7 +2,10 @@
 
 A case file holds ``facts``, ``settings`` and ``host`` (see ``tests.fakes.host``), what munge does, and ``expect``: the
 findings as ``CODE SEVERITY [device]``, with a part of the message where it matters; ``not_ready`` is a part of that
-sentence. ``again`` lists changes to the host for further runs of the same check, each with its own ``expect``.
+sentence. ``gpus`` says what NVML knows: ``count`` GPUs that are well, with changes for ``all`` or for one by its
+index; ``errors`` of one are ``attribute: ANSWER``. ``gpu_error`` (an answer) and ``no_library`` (a fault) are what the
+library says instead. ``inventory`` is compared where it is given. ``again`` lists changes to the host for further runs
+of the same check, each with its own ``expect``.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from hyperpod.health.check import Check, Facts, Ports, Result
 from hyperpod.health.registry import CHECKS, build_checks, parse_settings
 from hyperpod.ports.host import DiskUsage, Process
 from tests.fakes.clock import FakeClock
+from tests.fakes.gpus import FakeGpus
 from tests.fakes.host import FakeHost, FakeMunge
 
 CASES = Path(__file__).parent / "cases"
@@ -62,12 +66,15 @@ def _set_up(host: FakeHost, data: dict[str, Any]) -> None:
 def _facts(host: FakeHost, data: dict[str, Any]) -> Facts:
     values = {"uptime_s": 1000.0, **data}
     values["role"] = Role(values.get("role", "worker"))
+    if values.get("jobs") is not None:
+        values["jobs"] = frozenset(values["jobs"])
     values["shared_mounts"] = tuple(values.get("shared_mounts", ()))
     return Facts(now=host.now(), node="worker-1", **values)
 
 
 def _run(check: Check, host: FakeHost, case: dict[str, Any]) -> Result:
-    return check.run(Ports(host, FakeMunge(case.get("munge_error", "")), _facts(host, case.get("facts", {}))))
+    gpus = FakeGpus.of_case(case)
+    return check.run(Ports(host, FakeMunge(case.get("munge_error", "")), _facts(host, case.get("facts", {})), gpus))
 
 
 def _compare(result: Result, expected: dict[str, Any]) -> None:
@@ -77,6 +84,8 @@ def _compare(result: Result, expected: dict[str, Any]) -> None:
         assert any(part in f.message for f in result.findings), [f.message for f in result.findings]
     assert expected.get("not_ready", "") in result.not_ready
     assert bool(expected.get("not_ready")) == bool(result.not_ready)
+    for key, value in expected.get("inventory", {}).items():
+        assert result.inventory.get(key) == value
     for key in ("whose", "action"):
         if key in expected:
             assert [getattr(f, key).value for f in result.findings] == expected[key]
