@@ -32,6 +32,9 @@ class Damping:
 TWO_OF_THREE = Damping(2, 3)
 """What holds for a check that has no reason for another."""
 
+THREE_OF_THREE = Damping(3, 3)
+"""For what comes and goes by itself: a short peak is not worth a drain."""
+
 
 @dataclass(frozen=True)
 class About:

@@ -15,9 +15,20 @@ from hyperpod.errors import ConfigError
 from hyperpod.health.check import Check, Damping, Settings
 from hyperpod.health.checks import kernel_log
 from hyperpod.health.checks.cpu_count import CpuCountCheck
+from hyperpod.health.checks.dcgm import DcgmCheck
 from hyperpod.health.checks.disk import DiskCheck
 from hyperpod.health.checks.gpu_count import GpuCountCheck
+from hyperpod.health.checks.gpu_driver import GpuDriverCheck
+from hyperpod.health.checks.gpu_fabric import GpuFabricCheck
+from hyperpod.health.checks.gpu_lost import GpuLostCheck
+from hyperpod.health.checks.gpu_memory import GpuMemoryCheck
+from hyperpod.health.checks.gpu_nvlink import GpuNvlinkCheck
+from hyperpod.health.checks.gpu_pcie import GpuPcieCheck
+from hyperpod.health.checks.gpu_processes import GpuProcessesCheck
 from hyperpod.health.checks.gpu_recovery import GpuRecoveryCheck
+from hyperpod.health.checks.gpu_services import GpuServicesCheck
+from hyperpod.health.checks.gpu_slowdown import GpuSlowdownCheck
+from hyperpod.health.checks.gpu_temperature import GpuTemperatureCheck
 from hyperpod.health.checks.load import LoadCheck
 from hyperpod.health.checks.memory import MemoryCheck
 from hyperpod.health.checks.munge import MungeCheck
@@ -38,8 +49,19 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "disk": DiskCheck,
     "readonly_fs": ReadonlyFsCheck,
     "load": LoadCheck,
+    "dcgm": DcgmCheck,
     "gpu_count": GpuCountCheck,
+    "gpu_driver": GpuDriverCheck,
+    "gpu_fabric": GpuFabricCheck,
+    "gpu_lost": GpuLostCheck,
+    "gpu_memory": GpuMemoryCheck,
+    "gpu_nvlink": GpuNvlinkCheck,
+    "gpu_pcie": GpuPcieCheck,
+    "gpu_processes": GpuProcessesCheck,
     "gpu_recovery": GpuRecoveryCheck,
+    "gpu_services": GpuServicesCheck,
+    "gpu_slowdown": GpuSlowdownCheck,
+    "gpu_temperature": GpuTemperatureCheck,
 }
 """Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent."""
 

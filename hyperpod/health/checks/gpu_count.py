@@ -9,13 +9,10 @@ from typing import ClassVar
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import TWO_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting
-from hyperpod.health.gpu import UNREADABLE, look
+from hyperpod.health.gpu import UNREADABLE, Bus, look, names
 from hyperpod.ports.gpu import LibraryFault
 
 NAME = "gpu_count"
-
-_GPU_CLASSES = ("0x0300", "0x0302")
-_OTHER_DRIVERS = ("vfio-pci", "nouveau", "nvgrace_gpu_vfio_pci")
 
 
 @dataclass
@@ -41,7 +38,7 @@ class GpuCountCheck:
         source="Health catalogue, section 2; NVML's count against the PCI list as in EKS node monitoring.",
     )
     grace_s: float = setting(120.0, "Seconds after the boot in which the driver may be late (seen in soperator).")
-    interval_s: float = setting(30.0, "Seconds between two looks; a GPU that is gone also logs Xid 79 at once.")
+    interval_s: float = setting(60.0, "Seconds between two looks; a GPU that is gone also logs Xid 79 at once.")
     deadline_s: float = 8.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE
@@ -49,7 +46,7 @@ class GpuCountCheck:
     is_basic: bool = True
     roles: frozenset[Role] = WORKERS
     is_job_start: ClassVar[bool] = True
-    _is_gpu: dict[str, bool] = field(default_factory=dict, repr=False)
+    _bus: Bus = field(default_factory=Bus, repr=False)
 
     def run(self, ports: Ports) -> Result:
         """Count, and name what is missing."""
@@ -59,7 +56,7 @@ class GpuCountCheck:
             return Result(inventory={"gpus": "0"})
         if seen.blind and not seen.gpus:
             return Result(seen.blind)
-        on_bus = self._on_bus(ports)
+        on_bus = self._bus.gpus(ports)
         if seen.no_library is None:
             listed = {gpu.bus_id for gpu in seen.gpus}
             findings = [*self._compare(ports, on_bus, listed)]
@@ -86,49 +83,8 @@ class GpuCountCheck:
             findings.append(
                 fatal(NAME, "GpuMissing", text, action=Action.REBOOT, device=address, is_hard=True)
             )  # fmt: skip
-        files = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in _names(ports, "/dev"))
+        files = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in names(ports, "/dev"))
         if 0 < files < len(listed):
             text = f"NVML lists {len(listed)} GPUs, /dev has files for {files}"
             findings.append(fatal(NAME, "GpuFileMissing", text, action=Action.REBOOT, is_hard=True))
         return findings
-
-    def _on_bus(self, ports: Ports) -> frozenset[str]:
-        """Return the addresses of the GPUs that NVIDIA's driver should have. What a device is does not change, so the
-        bus's other devices are read once only."""
-        folder = f"{ports.facts.sysfs}/bus/pci/devices"
-        names = _names(ports, folder)
-        for name in names:
-            if name not in self._is_gpu:
-                self._is_gpu[name] = _is_gpu(ports, f"{folder}/{name}")
-        return frozenset(
-            name for name in names if self._is_gpu[name] and _driver(ports, f"{folder}/{name}") not in _OTHER_DRIVERS
-        )
-
-
-def _names(ports: Ports, folder: str) -> tuple[str, ...]:
-    try:
-        return tuple(ports.host.list_dir(folder))
-    except OSError:
-        return ()
-
-
-def _is_gpu(ports: Ports, folder: str) -> bool:
-    try:
-        if ports.host.read_text(f"{folder}/vendor", 32).strip() != "0x10de":
-            return False
-        if not ports.host.read_text(f"{folder}/class", 32).startswith(_GPU_CLASSES):
-            return False
-    except OSError:
-        return False
-    try:
-        ports.host.read_link(f"{folder}/physfn")
-    except OSError:
-        return True
-    return False
-
-
-def _driver(ports: Ports, folder: str) -> str:
-    try:
-        return ports.host.read_link(f"{folder}/driver").rpartition("/")[2]
-    except OSError:
-        return ""
