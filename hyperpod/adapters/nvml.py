@@ -11,11 +11,13 @@ The library stays initialised between looks, as with other monitors: stop the ag
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hyperpod.ports.gpu import SHARED_S, GpuAnswer, GpuError, GpuView, LibraryFault, NoLibrary
@@ -567,6 +569,12 @@ class _Reader:
     def _read_processes(self) -> tuple[int, ...]:
         found = self._read("compute_processes", "nvmlDeviceGetComputeRunningProcesses")
         return tuple(sorted({int(process.pid) for process in found or ()}))
+
+
+def binding_file() -> Path | None:
+    """Return the file of this machine's nvidia-ml-py, which is all of it; nodes get a copy. None without it."""
+    found = importlib.util.find_spec("pynvml")
+    return Path(found.origin) if found is not None and found.origin else None
 
 
 def bus_id_of(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hyperpod.adapters.local import gpu_faults
 from hyperpod.adapters.nvml import Nvml, bus_id_of
 from hyperpod.ports.gpu import GpuAnswer, GpuError, GpuView, LibraryFault, NoLibrary
 from tests.fakes.clock import FakeClock
@@ -399,3 +400,19 @@ def test_the_module_loads_neither_ctypes_nor_the_binding() -> None:
     assert source is not None
     top = [line for line in Path(source).read_text().splitlines() if line.startswith(("import ", "from "))]
     assert not [line for line in top if "ctypes" in line or "pynvml" in line]
+
+
+@pytest.mark.parametrize("word", gpu_faults.WORDS)
+def test_every_word_for_a_fault_changes_what_is_seen(library: Path, nvml: Nvml, state: NvmlState, word: str) -> None:
+    before = nvml.look()
+    state.path.write_text(gpu_faults.fault_lines(f"{word}:3") + gpu_faults.machine_state("8"))
+    found: object = None
+    try:
+        found = Nvml(library=str(library), patience_s=0.3).look()
+    except (GpuError, NoLibrary) as error:
+        found = error
+    state.set(count=8)
+    assert found != before
+    if isinstance(found, tuple) and len(found) == 8:
+        assert found[:3] == before[:3]
+        assert found[3] != before[3]

@@ -1,11 +1,12 @@
 /*
- * A libnvidia-ml.so.1 without GPUs: it answers what a state file says.
+ * A libnvidia-ml.so.1 without GPUs: it answers what a state file says. For tests and rehearsals only.
  *
  * Speaks the binary interface of NVIDIA's library for the functions that hyperpod calls through nvidia-ml-py. The
- * file is $FAKE_NVML_STATE, or /run/hyperpod-test/nvml.state; it is looked at again at every call, so that a test can
- * break a GPU below a running program. Lines are KEY=VALUE:
+ * file is $FAKE_NVML_STATE, or else /run/hyperpod-test/nvml.state (what a reboot mends), or else
+ * /usr/local/share/hyperpod-test/nvml.state (what the machine has). It is looked at again at every call, so that a GPU
+ * can be broken below a running program. Lines are KEY=VALUE, and the first line with a key counts:
  *
- *   count=8                 GPUs (default 0)
+ *   count=8                 GPUs (default 0); "missing=1" takes the last one away
  *   init=18                 what nvmlInit returns (default 0)
  *   driver=570.86.15        version of the driver
  *   gpu.KEY=VALUE           of every GPU
@@ -30,6 +31,7 @@
 #define NOT_SUPPORTED 3
 #define INSUFFICIENT_SIZE 7
 #define DEFAULT_STATE "/run/hyperpod-test/nvml.state"
+#define LASTING_STATE "/usr/local/share/hyperpod-test/nvml.state"
 #define MAX_GPUS 64
 #define MAX_PAIRS 1024
 #define EXPORT __attribute__((visibility("default")))
@@ -83,7 +85,7 @@ static void refresh(void)
 	FILE *file;
 
 	if (path == NULL || path[0] == '\0')
-		path = DEFAULT_STATE;
+		path = stat(DEFAULT_STATE, &now) == 0 ? DEFAULT_STATE : LASTING_STATE;
 	if (stat(path, &now) != 0) {
 		memset(&read_as, 0, sizeof(read_as));
 		pair_count = 0;
@@ -152,6 +154,12 @@ static int lacks(const struct device *device, const char *key)
 	char text[192];
 
 	return get_of(device, key, text, sizeof(text)) && strcmp(text, "none") == 0;
+}
+
+/* GPUs that there are: "count" less "missing". */
+static long gpu_count(void)
+{
+	return number("count", 0) - number("missing", 0);
 }
 
 static void wait_while(const struct device *device)
@@ -240,13 +248,13 @@ EXPORT int nvmlSystemGetDriverVersion(char *out, unsigned int size)
 EXPORT int nvmlDeviceGetCount_v2(unsigned int *out)
 {
 	wait_while(NULL);
-	*out = (unsigned int)number("count", 0);
+	*out = (unsigned int)gpu_count();
 	return (int)number("count_error", SUCCESS);
 }
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned int index, struct device **out)
 {
-	if (index >= MAX_GPUS || index >= (unsigned int)number("count", 0))
+	if (index >= MAX_GPUS || index >= (unsigned int)gpu_count())
 		return INVALID_ARGUMENT;
 	devices[index].index = index;
 	*out = &devices[index];

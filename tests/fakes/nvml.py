@@ -1,6 +1,6 @@
-"""A ``libnvidia-ml.so.1`` with settable state, built from ``nvml.c``, and what tests need to drive it.
+"""The ``libnvidia-ml.so.1`` of rehearsals, built for tests, and what they need to drive it.
 
-It stands in for NVIDIA's library below the real nvidia-ml-py; see the C file for what the state can say.
+It stands in for NVIDIA's library below the real nvidia-ml-py; see the C file for what its state can say.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SOURCE = Path(__file__).parent / "nvml.c"
+from hyperpod.adapters import local
+
+SOURCE = Path(local.__file__).parent / "doubles" / "nvml.c"
 NAME = "libnvidia-ml.so.1"
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fPIC", "-shared", "-pthread")
 
