@@ -9,8 +9,8 @@ from typing import ClassVar
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import TWO_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting
-from hyperpod.health.gpu import UNREADABLE, Bus, look, names
-from hyperpod.ports.gpu import LibraryFault
+from hyperpod.health.gpu import UNREADABLE, Bus, Seen, look, names
+from hyperpod.ports.gpu import GpuError, LibraryFault, NoLibrary
 
 NAME = "gpu_count"
 
@@ -51,7 +51,7 @@ class GpuCountCheck:
     def run(self, ports: Ports) -> Result:
         """Count, and name what is missing."""
         expected = int(ports.facts.expected.get("gpus", 0))
-        seen = look(ports, NAME, max_age_s=2.0)
+        seen = self._look(ports)
         if seen.no_library is not None and seen.no_library.fault is LibraryFault.ABSENT and not expected:
             return Result(inventory={"gpus": "0"})
         if seen.blind and not seen.gpus:
@@ -72,6 +72,16 @@ class GpuCountCheck:
         if findings and ports.facts.uptime_s < self.grace_s:
             return Result(not_ready=f"{findings[0].message}; the driver may still be starting", inventory=inventory)
         return Result((*seen.blind, *findings), inventory=inventory)
+
+    def _look(self, ports: Ports) -> Seen:
+        """Look at the list of GPUs, afresh only when their number has changed: that alone is cheap to ask."""
+        seen = look(ports, NAME)
+        try:
+            if seen.gpus and ports.gpus.count() != len(seen.gpus):
+                return look(ports, NAME, max_age_s=0.0)
+        except (NoLibrary, GpuError):
+            return look(ports, NAME, max_age_s=0.0)
+        return seen
 
     def _compare(self, ports: Ports, on_bus: frozenset[str], listed: set[str]) -> list[Finding]:
         # One whose address NVML did not tell may be any of those that seem to be missing.

@@ -53,7 +53,7 @@ class GpuDriverCheck:
         "Where libcuda may be; one that is not there is not missed.",
     )
     grace_s: float = setting(300.0, "Seconds after the boot in which the driver may be late.")
-    interval_s: float = setting(60.0, "Seconds between two looks; it shares the look of other checks.")
+    interval_s: float = setting(300.0, "Seconds between two looks; a driver changes with a boot or an update.")
     deadline_s: float = 8.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

@@ -61,7 +61,7 @@ class GpuFabricCheck:
         source="NVML, nvmlGpuFabricInfo; azhpc-images 506; health catalogue, section 2.",
     )
     grace_s: float = setting(300.0, "Seconds after the boot in which the fabric may still form.")
-    interval_s: float = setting(60.0, "Seconds between two looks.")
+    interval_s: float = setting(120.0, "Seconds between two looks; it shares the look of other checks.")
     deadline_s: float = 8.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

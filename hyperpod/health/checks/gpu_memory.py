@@ -47,7 +47,7 @@ class GpuMemoryCheck:
     sram_events: int = setting(2, "Looks with new uncorrected on-chip errors that make a fault; one may be a ray.")
     sram_window_s: float = setting(86400.0, "Seconds within which they count together.")
     retired_pages_limit: int = setting(60, "Retired pages; the vendor takes parts back from 60 on.")
-    interval_s: float = setting(60.0, "Seconds between two looks; the kernel's Xid lines come at once.")
+    interval_s: float = setting(120.0, "Seconds between two looks; the kernel's Xid lines come at once.")
     deadline_s: float = 8.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

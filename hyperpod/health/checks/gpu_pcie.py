@@ -36,7 +36,7 @@ class GpuPcieCheck:
     )
     busy_percent: float = setting(50.0, "Utilisation from which the generation counts; idle GPUs run at generation 1.")
     replays_per_hour: int = setting(500, "Replays that are worth a look; our judgement.")
-    interval_s: float = setting(60.0, "Seconds between two looks.")
+    interval_s: float = setting(120.0, "Seconds between two looks; it shares the look of other checks.")
     deadline_s: float = 8.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

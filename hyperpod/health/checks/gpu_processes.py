@@ -40,7 +40,7 @@ class GpuProcessesCheck:
         "looked at once raced with the previous job's exit (soperator).",
     )
     grace_s: float = setting(30.0, "Seconds for which a process may outlive its job.")
-    interval_s: float = setting(20.0, "Seconds between two looks; it shares the look of other checks.")
+    interval_s: float = setting(30.0, "Seconds between two looks; it shares the look of other checks.")
     deadline_s: float = 8.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE

@@ -38,7 +38,7 @@ class GpuServicesCheck:
         source="Health catalogue, section 2; NVSentinel 883, gpud 1106, aicr 2641.",
     )
     grace_s: float = setting(300.0, "Seconds after the boot in which a service may still start.")
-    interval_s: float = setting(60.0, "Seconds between two looks.")
+    interval_s: float = setting(120.0, "Seconds between two looks.")
     deadline_s: float = 5.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE
