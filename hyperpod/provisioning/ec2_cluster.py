@@ -284,11 +284,14 @@ def delete_cluster(
     return report
 
 
-def send_software(folder: ClusterFolder, root: Path | None = None) -> str:
+def send_software(
+    folder: ClusterFolder, root: Path | None = None, nvml: Callable[[], Path | None] = binding_file
+) -> str:
     """Send our programs and scripts to the folder, unless these very ones are there; return their name.
 
     Args:
         root: Where ``hyperpod``, ``lifecycle_scripts`` and ``spank_plugin`` are; by default where this program is.
+        nvml: Finds nvidia-ml-py, which goes along.
     """
     root = root or Path(hyperpod.__file__).parents[1]
     files: dict[str, bytes] = {}
@@ -297,7 +300,7 @@ def send_software(folder: ClusterFolder, root: Path | None = None) -> str:
             relative = path.relative_to(root / source)
             if path.is_file() and not any(part in _LEFT_OUT for part in relative.parts):
                 files[f"{target}/{relative.as_posix()}"] = path.read_bytes()
-    binding = binding_file()
+    binding = nvml()
     if binding is not None:
         files["lib/pynvml.py"] = binding.read_bytes()
     if not any(name.startswith("lifecycle_scripts/") for name in files):
