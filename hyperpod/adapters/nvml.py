@@ -121,6 +121,7 @@ class _Part:
     fields: tuple[tuple[str, int, int], ...] = ()
     read_at: float = 0.0
     link_errors: Mapping[str, int] = field(default_factory=dict)
+    links_active: int | None = None
     links_read_at: float = -1e9
 
 
@@ -197,8 +198,7 @@ class Nvml:
             # One that is late already is not waited for again by everybody who comes.
             until = min(give_up_at, call.started + self._patience_s)
             if not call.done.wait(max(0.0, until - self._monotonic())):
-                late_s = self._monotonic() - call.started
-                raise GpuError(GpuAnswer.HANGS, f"NVML has not answered for {late_s:.0f} s")
+                raise GpuError(GpuAnswer.HANGS, "NVML does not come back from a call")
             if call.name == name:
                 if call.error is not None:
                     raise call.error
@@ -414,7 +414,6 @@ class _Reader:
         memory = self._read("memory_used_mib", "nvmlDeviceGetMemoryInfo")
         fabric = self._read_fabric()
         persistence = self._read("persistence", "nvmlDeviceGetPersistenceMode")
-        links_active = self._read_links()
         return GpuView(
             index,
             part.bus_id,
@@ -433,8 +432,8 @@ class _Reader:
             remap_pending=bool(remapped[2]) if remapped else _flag(fields.get("retired_pending")),
             remap_failed=bool(remapped[3]) if remapped else None,
             retired_pages=fields.get("retired_pages"),
-            links_active=links_active,
-            links_total=None if links_active is None else len(part.links),
+            links_active=part.links_active,
+            links_total=None if part.links_active is None else len(part.links),
             link_errors=link_errors,
             pcie_width=self._read("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
             pcie_width_max=part.width_max,
@@ -478,7 +477,7 @@ class _Reader:
 
     def _read_fields(self) -> tuple[dict[str, int], Mapping[str, int]]:
         asked = self._part.fields
-        # Counters of links are by far the most values, and are judged by the minute.
+        # Links are by far the most values, and are judged by the minute.
         is_due = self._now - self._part.links_read_at >= _LINKS_EVERY_S
         if not is_due:
             asked = tuple(item for item in asked if item[0] not in _LINK_FIELDS and item[0] not in _TOTALS)
@@ -504,6 +503,7 @@ class _Reader:
                 supported.append((name, number, link))
         if is_due:
             self._part.fields = tuple(supported)
+            self._part.links_active = self._read_links()
             self._part.link_errors, self._part.links_read_at = of_links, self._now
         return plain, self._part.link_errors
 
