@@ -88,6 +88,7 @@ _LINK_FIELDS = {
 """The same, of each link: the first three up to the fourth generation of NVLink, the others from the fifth on."""
 
 _LINKS_EVERY_S = 50.0
+_RETRY_S = 5.0
 
 _VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
@@ -134,7 +135,9 @@ class Nvml:
         folders: Where a library is looked for before anything is loaded.
         binding: Imports nvidia-ml-py.
         patience_s: How long a caller waits for the library.
-        absent_s: A machine without the library is looked at again after this long.
+        absent_s: A machine without the library is looked at again after this long. One whose library does not start is
+            asked again soon at first (the driver may be late) and at last as seldom: NVIDIA's library starts a
+            program each time that it finds no driver.
         remember_s: What does not change, and what a part does not support, is asked again after this long.
     """
 
@@ -158,11 +161,13 @@ class Nvml:
         self._remember_s = remember_s
         self._lock = threading.Lock()
         self._call: _Call | None = None
-        self._absent_at: float | None = None
-        self._absent_why = ""
+        self._refused: NoLibrary | None = None
+        self._refused_until = 0.0
+        self._refusals = 0
         self._looked: tuple[float, tuple[GpuView, ...]] | None = None
         self._nvml: Any = None
         self._is_ready = False
+        self._is_stale = False
         self._parts: dict[int, _Part] = {}
         self._driver = ""
 
@@ -183,6 +188,10 @@ class Nvml:
             return looked[1]
         return self._ask("look", self._look)
 
+    def forget(self) -> None:
+        """See ``Gpus``."""
+        self._looked, self._is_stale = None, True
+
     # --- one call at a time -----------------------------------------------------------------------------------
 
     def _ask(self, name: str, work: Callable[[], T]) -> T:
@@ -190,7 +199,8 @@ class Nvml:
         give_up_at = self._monotonic() + self._patience_s
         while True:
             with self._lock:
-                self._refuse_if_absent()
+                if self._refused is not None and self._monotonic() < self._refused_until:
+                    raise NoLibrary(str(self._refused), self._refused.fault)
                 call = self._call
                 if call is None:
                     call = self._call = _Call(name, self._monotonic())
@@ -204,20 +214,15 @@ class Nvml:
                     raise call.error
                 return call.result  # type: ignore[no-any-return]
 
-    def _refuse_if_absent(self) -> None:
-        if self._absent_at is not None and self._monotonic() - self._absent_at < self._absent_s:
-            raise NoLibrary(self._absent_why)
-
     def _start(self, call: _Call, work: Callable[[], object]) -> None:
         def run() -> None:
             try:
                 call.result = work()
             except Exception as error:  # noqa: BLE001 - handed to the caller as it is
                 call.error = error
-                if isinstance(error, NoLibrary) and error.fault is LibraryFault.ABSENT:
-                    self._absent_at, self._absent_why = self._monotonic(), str(error)
             with self._lock:
                 self._call = None
+                self._note_refusal(call.error)
             call.done.set()
 
         before = threading.stack_size(_STACK_BYTES)
@@ -229,6 +234,15 @@ class Nvml:
             call.done.set()
         finally:
             threading.stack_size(before)
+
+    def _note_refusal(self, error: Exception | None) -> None:
+        if not isinstance(error, NoLibrary):
+            self._refused, self._refusals = None, 0
+            return
+        is_absent = error.fault is LibraryFault.ABSENT
+        wait_s = self._absent_s if is_absent else min(self._absent_s, _RETRY_S * 2**self._refusals)
+        self._refused, self._refused_until = error, self._monotonic() + wait_s
+        self._refusals = min(self._refusals + 1, 16)
 
     # --- the library ------------------------------------------------------------------------------------------
 
@@ -273,7 +287,7 @@ class Nvml:
             text = "the GPUs cannot be looked at: the Python package nvidia-ml-py is not installed"
             raise NoLibrary(text, LibraryFault.NO_BINDING) from error
 
-    def _give_up(self) -> None:
+    def _close(self) -> None:
         """Start afresh with the next look: GPUs and drivers come, go and change their state below an open library."""
         self._is_ready = False
         try:
@@ -291,11 +305,14 @@ class Nvml:
             return ""
 
     def _count(self) -> int:
+        if self._is_stale and self._is_ready:
+            self._close()
+        self._is_stale = False
         nvml = self._ready()
         try:
             return int(nvml.nvmlDeviceGetCount())
         except nvml.NVMLError as error:
-            self._give_up()
+            self._close()
             raise self._translated(error) from error
 
     def _handle(self, index: int) -> tuple[Any, GpuError | None]:

@@ -159,6 +159,10 @@ class Gpus(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Start the library afresh with the next call: an open one never sees a GPU that came later."""
+        ...
+
 
 class NoGpus:
     """A machine without NVIDIA's library."""
@@ -174,3 +178,6 @@ class NoGpus:
     def look(self, max_age_s: float = SHARED_S) -> Sequence[GpuView]:
         """See ``Gpus``."""
         raise NoLibrary("this machine has no NVIDIA library")
+
+    def forget(self) -> None:
+        """See ``Gpus``."""

@@ -283,12 +283,15 @@ def test_a_dangling_link_is_damaged(tmp_path: Path, clock: FakeClock) -> None:
 @pytest.mark.parametrize(
     ("code", "fault"), [(9, LibraryFault.NO_DRIVER), (12, LibraryFault.DAMAGED), (18, LibraryFault.MISMATCH)]
 )
-def test_a_library_that_does_not_start_says_why(nvml: Nvml, state: NvmlState, code: int, fault: LibraryFault) -> None:
+def test_a_library_that_does_not_start_says_why(
+    nvml: Nvml, state: NvmlState, clock: FakeClock, code: int, fault: LibraryFault
+) -> None:
     state.set(init=code)
     with pytest.raises(NoLibrary) as caught:
         nvml.look()
     assert caught.value.fault is fault
     state.set(init=0)
+    clock.advance(6)
     assert len(nvml.look()) == 8
 
 
@@ -299,7 +302,36 @@ def test_other_troubles_of_the_start_are_failures(nvml: Nvml, state: NvmlState) 
     assert caught.value.answer is GpuAnswer.FAILED
 
 
-def test_a_count_that_fails_makes_the_library_start_afresh(nvml: Nvml, state: NvmlState) -> None:
+def test_a_library_that_does_not_start_is_tried_ever_more_rarely(
+    library: Path, state: NvmlState, clock: FakeClock
+) -> None:
+    tries = 0
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            nonlocal tries
+            tries += name == "nvmlInit"
+            return getattr(pynvml, name)
+
+    state.set(init=9)
+    nvml = Nvml(clock.monotonic, library=str(library), binding=Counted)
+    for _ in range(3600):
+        clock.advance(1)
+        with pytest.raises(NoLibrary):
+            nvml.look()
+    assert 12 <= tries <= 20
+
+
+def test_a_gpu_that_comes_late_is_seen_after_the_library_was_opened_anew(nvml: Nvml, state: NvmlState) -> None:
+    state.set(count=7)
+    assert len(nvml.look()) == 7
+    state.set(count=8)
+    assert len(nvml.look()) == 7
+    nvml.forget()
+    assert len(nvml.look()) == 8
+
+
+def test_a_count_that_fails_makes_the_library_start_afresh(nvml: Nvml, state: NvmlState, clock: FakeClock) -> None:
     nvml.look()
     state.set(count_error=999, init=18)
     with pytest.raises(GpuError):
@@ -307,6 +339,7 @@ def test_a_count_that_fails_makes_the_library_start_afresh(nvml: Nvml, state: Nv
     with pytest.raises(NoLibrary):
         nvml.look(max_age_s=-1)
     state.set(count_error=None, init=None)
+    clock.advance(6)
     assert len(nvml.look(max_age_s=-1)) == 8
 
 

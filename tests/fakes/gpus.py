@@ -46,6 +46,7 @@ class FakeGpus:
 
     views: list[GpuView] = field(default_factory=list)
     error: Exception | None = None
+    forgotten: int = 0
 
     @classmethod
     def of_case(cls, case: Mapping[str, Any]) -> FakeGpus:
@@ -83,3 +84,6 @@ class FakeGpus:
 
     def look(self, max_age_s: float = SHARED_S) -> Sequence[GpuView]:
         return list(self._answer())
+
+    def forget(self) -> None:
+        self.forgotten += 1

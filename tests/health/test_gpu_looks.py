@@ -11,9 +11,11 @@ from hyperpod.adapters.nvml import Nvml
 from hyperpod.core.finding import Finding, Severity
 from hyperpod.core.node import Role
 from hyperpod.health.check import Check, Facts, Ports
+from hyperpod.health.checks.gpu_count import GpuCountCheck
 from hyperpod.health.registry import build_checks
 from hyperpod.health.runner import Runner
 from tests.fakes.clock import FakeClock
+from tests.fakes.gpus import FakeGpus
 from tests.fakes.host import FakeHost, FakeMunge
 from tests.fakes.nvml import NvmlState, build_library
 
@@ -173,3 +175,15 @@ def test_a_state_of_the_library_becomes_the_finding_that_it_should_be(
     state.gpu(5, **values)
     node.live(seconds)
     assert [f.code for f in node.fatal()] == ([code] if code else [])
+
+
+def test_the_library_is_opened_anew_while_gpus_may_come_late_and_not_for_ever() -> None:
+    host = FakeHost()
+    for address in ("0000:10:00.0", "0000:18:00.0"):
+        folder = f"/sys/bus/pci/devices/{address}"
+        host.files |= {f"{folder}/vendor": "0x10de", f"{folder}/class": "0x030200"}
+    gpus = FakeGpus.of_case({"gpus": {"count": 1}})
+    check = GpuCountCheck()
+    for uptime_s, forgotten in ((30.0, 1), (400.0, 2), (700.0, 2)):
+        check.run(Ports(host, FakeMunge(), Facts(host.now(), uptime_s, "worker-1"), gpus))
+        assert gpus.forgotten == forgotten

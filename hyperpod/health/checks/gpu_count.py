@@ -14,6 +14,10 @@ from hyperpod.ports.gpu import GpuError, LibraryFault, NoLibrary
 
 NAME = "gpu_count"
 
+_LATE_S = 600.0
+"""Until then after the boot the library is opened anew while GPUs are missing; later that would only make the driver
+try, and log, the same failure again and again."""
+
 
 @dataclass
 class GpuCountCheck:
@@ -69,6 +73,8 @@ class GpuCountCheck:
             text = f"the machine shows {count} GPUs, its instance type has {expected}"
             findings.append(fatal(NAME, "GpusMissing", text, action=Action.REBOOT, is_hard=True))
         inventory = {"gpus": str(count)}
+        if findings and ports.facts.uptime_s < _LATE_S:
+            ports.gpus.forget()
         if findings and ports.facts.uptime_s < self.grace_s:
             return Result(not_ready=f"{findings[0].message}; the driver may still be starting", inventory=inventory)
         return Result((*seen.blind, *findings), inventory=inventory)
