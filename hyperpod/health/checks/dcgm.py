@@ -33,7 +33,7 @@ class DcgmCheck:
             "DcgmWarning": "DCGM warns of a part.",
             "DcgmUnusable": "DCGM could not be asked, or its answer is not understood.",
         },
-        source="dcgmi of DCGM 3 and 4; practice of other fleets' monitors (containers-roadmap 2555, EKS-NMA 266).",
+        source="dcgmi of DCGM 3 and 4; practice of other monitors (containers-roadmap 2555, EKS-NMA 266).",
     )
     is_wanted: bool = setting(False, "Ask DCGM after a failure. Off: NVML is asked anyway, a host engine is slow.")
     program: str = setting("/usr/bin/dcgmi", "Where dcgmi is; a node without it says nothing.")

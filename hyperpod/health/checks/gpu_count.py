@@ -39,7 +39,7 @@ class GpuCountCheck:
             "GpuFileMissing": "The driver lists more GPUs than there are device files: jobs cannot open one.",
             **UNREADABLE,
         },
-        source="Practice of other fleets' monitors; NVML's count against the PCI list as in EKS node monitoring.",
+        source="Practice of other monitors; NVML's count against the PCI list as in EKS node monitoring.",
     )
     grace_s: float = setting(120.0, "Seconds after the boot in which the driver may be late (seen in soperator).")
     interval_s: float = setting(60.0, "Seconds between two looks; a GPU that is gone also logs Xid 79 at once.")

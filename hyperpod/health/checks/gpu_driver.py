@@ -42,7 +42,7 @@ class GpuDriverCheck:
             "PersistenceOff": "The driver gives up a GPU's state when nobody uses it.",
             "BindingMissing": "nvidia-ml-py is not installed, so nothing can be said of the GPUs.",
         },
-        source="Practice of other fleets' monitors; soperator 2684 (a library of no bytes).",
+        source="Practice of other monitors; soperator 2684 (a library of no bytes).",
     )
     cuda_paths: tuple[str, ...] = setting(
         (

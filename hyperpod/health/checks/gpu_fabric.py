@@ -58,7 +58,7 @@ class GpuFabricCheck:
             "FabricHealth": "The health mask names something that may pass.",
             **UNREADABLE,
         },
-        source="NVML, nvmlGpuFabricInfo; azhpc-images 506; practice of other fleets' monitors.",
+        source="NVML, nvmlGpuFabricInfo; azhpc-images 506; practice of other monitors.",
     )
     grace_s: float = setting(300.0, "Seconds after the boot in which the fabric may still form.")
     interval_s: float = setting(120.0, "Seconds between two looks; it shares the look of other checks.")

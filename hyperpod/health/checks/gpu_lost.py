@@ -35,7 +35,7 @@ class GpuLostCheck:
             "GpuDenied": "The driver does not let us look at this GPU.",
             "GpusUnreadable": "We may not look at the GPUs.",
         },
-        source="Practice of other fleets' monitors: LOST hard, NOT_SUPPORTED skipped, others 3 of 3; a swallowed failure made "
+        source="Practice of other monitors: LOST hard, NOT_SUPPORTED skipped, others 3 of 3; a swallowed failure made "
         "dead GPUs look healthy (gpustack).",
     )
     interval_s: float = setting(30.0, "Seconds between two looks; this one is fresh, most other GPU checks share it.")

@@ -42,7 +42,7 @@ class GpuMemoryCheck:
             "PagesRetired": "More pages are retired than the vendor accepts.",
             **UNREADABLE,
         },
-        source="NVIDIA, GPU memory error management; practice of other fleets' monitors.",
+        source="NVIDIA, GPU memory error management; practice of other monitors.",
     )
     sram_events: int = setting(2, "Looks with new uncorrected on-chip errors that make a fault; one may be a ray.")
     sram_window_s: float = setting(86400.0, "Seconds within which they count together.")

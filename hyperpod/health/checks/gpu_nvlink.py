@@ -45,7 +45,7 @@ class GpuNvlinkCheck:
             "LinkRetries": "NVLink errors in half of the last windows that were put right.",
             **UNREADABLE,
         },
-        source="Practice of other fleets' monitors; windows as in NVIDIA's resiliency extension (15 bad of 30 of 60 s).",
+        source="Practice of other monitors; windows as in NVIDIA's resiliency extension (15 bad of 30 of 60 s).",
     )
     window_s: float = setting(60.0, "Seconds of one window.")
     windows: int = setting(30, "Windows that are remembered: half an hour.")

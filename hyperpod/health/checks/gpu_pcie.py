@@ -32,7 +32,7 @@ class GpuPcieCheck:
             "PcieReplays": "Many packets had to be sent again.",
             **UNREADABLE,
         },
-        source="Practice of other fleets' monitors: width 2 of 3, generation only at a utilisation above 50 %.",
+        source="Practice of other monitors: width 2 of 3, generation only at a utilisation above 50 %.",
     )
     busy_percent: float = setting(50.0, "Utilisation from which the generation counts; idle GPUs run at generation 1.")
     replays_per_hour: int = setting(500, "Replays that are worth a look; our judgement.")

@@ -36,7 +36,7 @@ class GpuProcessesCheck:
             "ForeignProcess": "A program that no job started computes on a GPU.",
             **UNREADABLE,
         },
-        source="Practice of other fleets' monitors: 30 s after the epilog, kill first, reboot if unkillable; a prolog that "
+        source="Practice of other monitors: 30 s after the epilog, kill first, reboot if unkillable; a prolog that "
         "looked at once raced with the previous job's exit (soperator).",
     )
     grace_s: float = setting(30.0, "Seconds for which a process may outlive its job.")

@@ -35,7 +35,7 @@ class GpuServicesCheck:
             "FabricManagerDown": "There are NVSwitches, and the fabric manager does not run.",
             "ImexDown": "A job runs on a node with IMEX channels, and IMEX does not run.",
         },
-        source="Practice of other fleets' monitors; NVSentinel 883, gpud 1106, aicr 2641.",
+        source="Practice of other monitors; NVSentinel 883, gpud 1106, aicr 2641.",
     )
     grace_s: float = setting(300.0, "Seconds after the boot in which a service may still start.")
     interval_s: float = setting(120.0, "Seconds between two looks.")

@@ -25,7 +25,7 @@ class GpuTemperatureCheck:
         "counts, not the margin's sign.",
         does="After three looks of three: DRAIN, so that jobs come to their end. Many nodes at once are the site's.",
         codes={"GpuHot": "The GPU is above the temperature at which it slows down.", **UNREADABLE},
-        source="Practice of other fleets' monitors; a check of the margin's sign alone was wrong (gpud 1208).",
+        source="Practice of other monitors; a check of the margin's sign alone was wrong (gpud 1208).",
     )
     margin_c: int = setting(0, "Degrees below the limit from which it counts; 0: only above the limit.")
     interval_s: float = setting(60.0, "Seconds between two looks.")
