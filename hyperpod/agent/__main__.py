@@ -19,6 +19,7 @@ from datetime import timedelta
 from hyperpod import __version__
 from hyperpod.adapters.host import LocalHost
 from hyperpod.adapters.munge import Munge
+from hyperpod.adapters.nvml import Nvml
 from hyperpod.adapters.process import Processes
 from hyperpod.adapters.wire import trusted_uids
 from hyperpod.agent.link import Link
@@ -84,6 +85,7 @@ def build(settings: AgentSettings, host: LocalHost, munge: Munge) -> tuple[Loop,
         lambda on_event: Link(settings.head_address, settings.controller_port, munge, trusted, on_event),
         Notifier(os.environ),
         user_checks=UserChecks(host, health).find,
+        gpus=Nvml(host.monotonic),
     )
     gateway = default_gateway(host)
     mind = Mind(settings, runner, kernel, outbox, loop, boot_id=boot_id, gateway=gateway, notes=notes, start=start)

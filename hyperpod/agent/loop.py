@@ -38,6 +38,7 @@ from hyperpod.agent.workers import Workers
 from hyperpod.errors import HyperpodError
 from hyperpod.health.check import Check, Facts, Ports, Result
 from hyperpod.health.users import Found
+from hyperpod.ports.gpu import Gpus, NoGpus
 from hyperpod.ports.host import Credentials, Host
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Loop:
         munge: Credentials, for the munge check.
         link: Makes the link, given the function that takes its events.
         notifier: Speaks to systemd.
+        gpus: The node's GPUs; none without.
         allowed: Uids that may use the socket.
         user_checks: Looks for the checks that users bring.
     """
@@ -76,12 +78,14 @@ class Loop:
         link: Callable[[Callable[[LinkEvent], None]], Link],
         notifier: Notifier,
         *,
+        gpus: Gpus | None = None,
         allowed: Collection[int] = (0,),
         user_checks: Callable[[], Found] = Found,
     ) -> None:
         self._settings = settings
         self._host = host
         self._munge = munge
+        self._gpus = gpus or NoGpus()
         self._notifier = notifier
         self._user_checks = user_checks
         self._selector = selectors.DefaultSelector()
@@ -248,7 +252,7 @@ class Loop:
         self._server.reply(client, lines)
 
     def start_check(self, check: Check, run_id: int, facts: Facts) -> None:
-        ports = Ports(self._host, self._munge, facts, streams=self._streams, devices=self._devices)
+        ports = Ports(self._host, self._munge, facts, self._gpus, streams=self._streams, devices=self._devices)
 
         def done(result: object) -> None:
             outcome = cast("Result | BaseException", result)

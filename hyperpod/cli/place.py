@@ -82,11 +82,13 @@ def build_node_ports(host: Host, facts: Facts) -> Ports:
     """Return what the agent gives to a check."""
     from hyperpod.adapters.devices import LocalDevices
     from hyperpod.adapters.munge import Munge
+    from hyperpod.adapters.nvml import Nvml
     from hyperpod.adapters.process import Processes
     from hyperpod.adapters.stream import ProgramStreams
     from hyperpod.health.check import Ports
 
-    return Ports(host, Munge(), facts, streams=ProgramStreams(Processes()), devices=LocalDevices())
+    streams = ProgramStreams(Processes())
+    return Ports(host, Munge(), facts, Nvml(host.monotonic), streams=streams, devices=LocalDevices())
 
 
 def diagnose_machine(home: Path) -> list[Diagnosis]:

@@ -39,7 +39,7 @@ AT_ONCE = Damping(1, 1)
 """For a check that itself counts over time."""
 
 THREE_OF_THREE = Damping(3, 3)
-"""For what must last: with 15 s between two looks, half a minute."""
+"""For what comes and goes by itself: a short peak is not worth a drain."""
 
 
 @dataclass(frozen=True)

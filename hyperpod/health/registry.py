@@ -21,10 +21,23 @@ from hyperpod.health.checks.clock_sync import ClockSyncCheck
 from hyperpod.health.checks.container_runtime import ContainerRuntimeCheck
 from hyperpod.health.checks.cpu import CpuCheck
 from hyperpod.health.checks.cpu_count import CpuCountCheck
+from hyperpod.health.checks.dcgm import DcgmCheck
 from hyperpod.health.checks.disk import DiskCheck
 from hyperpod.health.checks.edac import EdacCheck
 from hyperpod.health.checks.efa import EfaCheck
 from hyperpod.health.checks.ethernet import EthernetCheck
+from hyperpod.health.checks.gpu_count import GpuCountCheck
+from hyperpod.health.checks.gpu_driver import GpuDriverCheck
+from hyperpod.health.checks.gpu_fabric import GpuFabricCheck
+from hyperpod.health.checks.gpu_lost import GpuLostCheck
+from hyperpod.health.checks.gpu_memory import GpuMemoryCheck
+from hyperpod.health.checks.gpu_nvlink import GpuNvlinkCheck
+from hyperpod.health.checks.gpu_pcie import GpuPcieCheck
+from hyperpod.health.checks.gpu_processes import GpuProcessesCheck
+from hyperpod.health.checks.gpu_recovery import GpuRecoveryCheck
+from hyperpod.health.checks.gpu_services import GpuServicesCheck
+from hyperpod.health.checks.gpu_slowdown import GpuSlowdownCheck
+from hyperpod.health.checks.gpu_temperature import GpuTemperatureCheck
 from hyperpod.health.checks.hung_tasks import HungTasksCheck
 from hyperpod.health.checks.infiniband import InfinibandCheck
 from hyperpod.health.checks.leftovers import LeftoversCheck
@@ -70,6 +83,19 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "raid": RaidCheck,
     "slurm_view": SlurmViewCheck,
     "nhc": NhcCheck,
+    "dcgm": DcgmCheck,
+    "gpu_count": GpuCountCheck,
+    "gpu_driver": GpuDriverCheck,
+    "gpu_fabric": GpuFabricCheck,
+    "gpu_lost": GpuLostCheck,
+    "gpu_memory": GpuMemoryCheck,
+    "gpu_nvlink": GpuNvlinkCheck,
+    "gpu_pcie": GpuPcieCheck,
+    "gpu_processes": GpuProcessesCheck,
+    "gpu_recovery": GpuRecoveryCheck,
+    "gpu_services": GpuServicesCheck,
+    "gpu_slowdown": GpuSlowdownCheck,
+    "gpu_temperature": GpuTemperatureCheck,
 }
 """Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent; ``group``
 is judged by the controller."""

@@ -111,8 +111,10 @@ RECOVERY_ACTIONS: dict[int, tuple[str, Severity, Action]] = {
     3: ("Drain P2P", Severity.FATAL, Action.DRAIN),
     4: ("Drain and Reset", Severity.FATAL, Action.REBOOT),
     5: ("Recover IMEX Domain", Severity.FATAL, Action.DRAIN),
+    6: ("Bus Reset", Severity.FATAL, Action.REBOOT),
+    7: ("System Reboot", Severity.FATAL, Action.REBOOT),
 }
-"""Values of Xid 154 (driver 595): name, severity, action."""
+"""Values of Xid 154 and of NVML's recovery action (6 and 7 from nvidia-ml-py 13.615): name, severity, action."""
 
 NVLINK5_CODES = frozenset({144, 145, 146, 149, 150})
 """Codes for which the line's own word Fatal or Nonfatal decides; 147 and 148 never drain."""

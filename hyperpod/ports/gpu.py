@@ -7,19 +7,27 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+SHARED_S = 35.0
+"""A look at all GPUs costs about a hundred calls; checks that can wait share one that is at most this old."""
+
 
 class GpuAnswer(StrEnum):
     """How the library answered where it gave no value."""
 
     NOT_SUPPORTED = "not supported"
+    DENIED = "no permission"
     LOST = "GPU is lost"
+    RESET_REQUIRED = "a reset is required"
+    INFOROM = "the board's own record is damaged"
+    HANGS = "no answer"
     FAILED = "failed"
 
 
 class GpuError(Exception):
     """The library gave no value; ``answer`` says of which kind that is.
 
-    NOT_SUPPORTED is no fault: older parts and drivers lack the value. LOST is a hard fact about that GPU.
+    NOT_SUPPORTED is no fault: older parts and drivers lack the value, and DENIED says nothing about the GPU. LOST and
+    RESET_REQUIRED are hard facts about it. HANGS: a call to the library has not come back.
     """
 
     def __init__(self, answer: GpuAnswer, message: str) -> None:
@@ -27,12 +35,32 @@ class GpuError(Exception):
         self.answer = answer
 
 
-class NoLibrary(Exception):
-    """There is no usable library here; ``is_damaged`` when its file is there but cannot be loaded."""
+class LibraryFault(StrEnum):
+    """Why the library cannot be used."""
 
-    def __init__(self, message: str, *, is_damaged: bool = False) -> None:
+    ABSENT = "absent"
+    NO_BINDING = "no binding"
+    NO_DRIVER = "no driver"
+    DAMAGED = "damaged"
+    MISMATCH = "mismatch"
+
+
+class NoLibrary(Exception):
+    """There is no usable library here.
+
+    ABSENT: this machine has none. NO_BINDING: it has one, but nvidia-ml-py is not installed. NO_DRIVER: the kernel's
+    part is not loaded. DAMAGED: the file is there but cannot be loaded. MISMATCH: it is of another version than the
+    kernel's part.
+    """
+
+    def __init__(self, message: str, fault: LibraryFault = LibraryFault.ABSENT) -> None:
         super().__init__(message)
-        self.is_damaged = is_damaged
+        self.fault = fault
+
+    @property
+    def is_damaged(self) -> bool:
+        """True when no program on this machine can use the library either."""
+        return self.fault in (LibraryFault.DAMAGED, LibraryFault.MISMATCH)
 
 
 @dataclass(frozen=True)
@@ -48,7 +76,8 @@ class GpuView:
             5 recover IMEX domain); None where the driver is too old to say.
         volatile_uncorrected, aggregate_uncorrected: Uncorrected ECC errors since the driver started, and ever.
         sram_uncorrected: Uncorrected errors of the on-chip memory, ever.
-        remap_pending, remap_failed: State of the row remapper.
+        sram_threshold_exceeded: The driver's own word that these were too many.
+        remap_pending, remap_failed: State of the row remapper; of page retirement on parts without one.
         retired_pages: Pages retired for double bit errors (parts without a row remapper).
         links_active, links_total: NVLinks that are up, and that the part has; None for parts without.
         link_errors: Error counters of the links, summed up by kind.
@@ -57,7 +86,8 @@ class GpuView:
         temperature_c, temperature_limit_c: Degrees Celsius; the limit is where the part slows down.
         power_w, utilisation_percent: Draw and use.
         fabric_state, fabric_status, fabric_clique, fabric_uuid, fabric_health: Of parts with an NVSwitch fabric.
-        persistence, compute_processes: Setting of the driver; process ids that compute on it, on this machine.
+        persistence: Whether the driver keeps the GPU awake without users.
+        compute_processes: Ids of the processes that compute on it, on this machine.
         driver: Version of the driver.
         memory_used_mib: Memory in use.
     """
@@ -72,6 +102,7 @@ class GpuView:
     volatile_uncorrected: int | None = None
     aggregate_uncorrected: int | None = None
     sram_uncorrected: int | None = None
+    sram_threshold_exceeded: bool | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
     retired_pages: int | None = None
@@ -120,12 +151,16 @@ class Gpus(Protocol):
         """
         ...
 
-    def look(self) -> Sequence[GpuView]:
-        """Return every GPU as it is now. What cannot be read of one is in its ``errors``.
+    def look(self, max_age_s: float = SHARED_S) -> Sequence[GpuView]:
+        """Return every GPU as it was at most ``max_age_s`` ago. What cannot be read of one is in its ``errors``.
 
         Raises:
             NoLibrary, GpuError: as ``count``.
         """
+        ...
+
+    def forget(self) -> None:
+        """Start the library afresh with the next call: an open one never sees a GPU that came later."""
         ...
 
 
@@ -140,6 +175,9 @@ class NoGpus:
         """See ``Gpus``."""
         raise NoLibrary("this machine has no NVIDIA library")
 
-    def look(self) -> Sequence[GpuView]:
+    def look(self, max_age_s: float = SHARED_S) -> Sequence[GpuView]:
         """See ``Gpus``."""
         raise NoLibrary("this machine has no NVIDIA library")
+
+    def forget(self) -> None:
+        """See ``Gpus``."""

@@ -25,6 +25,7 @@ from hyperpod.adapters.aws.instance_types import InstanceType, describe_types, e
 from hyperpod.adapters.aws.launch_template import GroupSettings, Market
 from hyperpod.adapters.aws.placement import ensure_placement_group
 from hyperpod.adapters.aws.user_data import BootSettings, encode_user_data, render_user_data
+from hyperpod.adapters.nvml import binding_file
 from hyperpod.core.instance_hardware import expected_of
 from hyperpod.core.node import InstanceStatus, Role
 from hyperpod.core.provision import ProvisionPlan, SeenNode, diff_cluster, wanted_nodes
@@ -299,11 +300,14 @@ def delete_cluster(
     return report
 
 
-def send_software(folder: ClusterFolder, root: Path | None = None) -> str:
+def send_software(
+    folder: ClusterFolder, root: Path | None = None, nvml: Callable[[], Path | None] = binding_file
+) -> str:
     """Send our programs and scripts to the folder, unless these very ones are there; return their name.
 
     Args:
         root: Where ``hyperpod``, ``lifecycle_scripts`` and ``spank_plugin`` are; by default where this program is.
+        nvml: Finds nvidia-ml-py, which goes along.
     """
     root = root or Path(hyperpod.__file__).parents[1]
     files: dict[str, bytes] = {}
@@ -312,6 +316,9 @@ def send_software(folder: ClusterFolder, root: Path | None = None) -> str:
             relative = path.relative_to(root / source)
             if path.is_file() and not any(part in _LEFT_OUT for part in relative.parts):
                 files[f"{target}/{relative.as_posix()}"] = path.read_bytes()
+    binding = nvml()
+    if binding is not None:
+        files["lib/pynvml.py"] = binding.read_bytes()
     if not any(name.startswith("lifecycle_scripts/") for name in files):
         raise ConfigError(f"no lifecycle_scripts in {root}", hint="install hyperpod from its source folder")
     digest = hashlib.sha256()

@@ -358,3 +358,55 @@ def test_values_of_a_device_tree_are_put_and_taken_back(tmp_path: Path, monkeypa
     machine_faults.take_values_back(run, "")
     assert not (tree / "class/net/new").exists()
     machine_faults.take_values_back(run, "")
+
+
+def test_test_gpus_are_a_library_built_on_the_node(scene: Scene) -> None:
+    scene.faults.inject("demo", "worker-1", "gpus", "4")
+
+    commands = [" ".join(argv[1:]) for argv in scene.inside()]
+    assert commands[0].startswith("gcc ")
+    assert commands[0].endswith("/doubles/nvml.c -o /usr/local/lib/libnvidia-ml.so.1")
+    assert "mv /usr/local/share/hyperpod-test/nvml.state.new /usr/local/share/hyperpod-test/nvml.state" in commands
+    assert commands[-1] == "systemctl restart --no-block hyperpod-agent.service"
+    scene.faults.undo("demo", "worker-1", "gpus")
+    assert any("rm -f /usr/local/lib/libnvidia-ml.so.1" in " ".join(argv) for argv in scene.inside())
+
+
+def test_a_fault_of_a_gpu_goes_before_what_the_machine_has(scene: Scene) -> None:
+    written: list[str | None] = []
+
+    def tee(_argv: Sequence[str], text: str | None) -> Completed:
+        written.append(text)
+        return Completed("", "", 0)
+
+    scene.podman.exec_replies["cat"] = Completed("count=8\n", "", 0)
+    scene.podman.exec_replies["tee"] = tee
+
+    done = scene.faults.inject("demo", "worker-1", "gpu-fault", "hot:3")
+
+    assert written == ["gpu3.temperature=95\ngpu3.margin=-6\ncount=8\n"]
+    assert done == "worker-1: its GPUs have the fault hot:3"
+    scene.faults.undo("demo", "worker-1", "gpu-fault")
+    assert [argv[1:] for argv in scene.inside()][-1] == ["rm", "-f", "/run/hyperpod-test/nvml.state"]
+
+
+def test_a_gpu_that_is_not_there_cannot_break(scene: Scene) -> None:
+    scene.podman.exec_replies["cat"] = Completed("", "No such file", 1)
+
+    with pytest.raises(InvalidState, match="test GPUs") as caught:
+        scene.faults.inject("demo", "worker-1", "gpu-fault", "lost:3")
+    assert caught.value.hint == "hyperpod inject gpus worker-1"
+
+
+@pytest.mark.parametrize(
+    "text", ["melted", "lost:x", "lost:64", "lost:-1", "a=b\nc=d", "=3", "$(reboot)", "gpu0.x=`x`"]
+)
+def test_what_is_no_fault_of_a_gpu_is_refused(scene: Scene, text: str) -> None:
+    with pytest.raises(UsageError, match="unknown fault of a GPU"):
+        scene.faults.inject("demo", "worker-1", "gpu-fault", text)
+
+
+@pytest.mark.parametrize("count", ["0", "65", "many", "-1", "8 "])
+def test_a_node_has_some_gpus(scene: Scene, count: str) -> None:
+    with pytest.raises(UsageError, match="1 to 64"):
+        scene.faults.inject("demo", "worker-1", "gpus", count)

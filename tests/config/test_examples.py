@@ -22,7 +22,9 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 SPECS = sorted(
     str(path.relative_to(CONFIGS))
     for path in CONFIGS.rglob("*")
-    if path.suffix in (".yaml", ".json") and path.name != "provisioning_parameters.json" and path.parts[-2] not in ("jobs", "rehearsals")
+    if path.suffix in (".yaml", ".json")
+    and path.name != "provisioning_parameters.json"
+    and path.parts[-2] not in ("jobs", "rehearsals")
 )
 
 

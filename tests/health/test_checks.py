@@ -3,8 +3,10 @@
 A case file holds ``facts``, ``settings`` and ``host`` (see ``tests.fakes.host``), what munge does, and ``expect``: the
 findings as ``CODE SEVERITY [device]``, with a part of the message where it matters; ``not_ready`` is a part of that
 sentence. ``host.trees`` holds folders as ``{root: {path below it: value}}``; ``devices`` and ``streams`` are those of
-``tests.fakes.devices``. ``again`` lists changes to the host for further runs of the same check, each with its own
-``expect``.
+``tests.fakes.devices``. ``gpus`` says what NVML knows: ``count`` GPUs that are well, with changes for ``all`` or for one
+by its index; ``errors`` of one are ``attribute: ANSWER``. ``gpu_error`` (an answer) and ``no_library`` (a fault) are what
+the library says instead. ``inventory`` is compared where it is given. ``again`` lists changes to the host for further
+runs of the same check, each with its own ``expect``.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from hyperpod.ports.devices import NvmeHealth
 from hyperpod.ports.host import DiskUsage, Process
 from tests.fakes.clock import FakeClock
 from tests.fakes.devices import FakeDevices, FakeStreams
+from tests.fakes.gpus import FakeGpus
 from tests.fakes.host import FakeHost, FakeMunge
 
 CASES = Path(__file__).parent / "cases"
@@ -97,6 +100,7 @@ def _run(check: Check, host: FakeHost, case: dict[str, Any]) -> Result:
             host,
             FakeMunge(case.get("munge_error", "")),
             _facts(host, case.get("facts", {})),
+            FakeGpus.of_case(case),
             streams=_streams(case.get("streams", {})),
             devices=_devices(case.get("devices", {})),
         )
@@ -111,7 +115,8 @@ def _compare(result: Result, expected: dict[str, Any]) -> None:
         assert any(part in f.message for f in result.findings), [f.message for f in result.findings]
     assert expected.get("not_ready", "") in result.not_ready
     assert bool(expected.get("not_ready")) == bool(result.not_ready)
-    assert {**result.inventory, **expected.get("inventory", {})} == result.inventory
+    for key, value in expected.get("inventory", {}).items():
+        assert result.inventory.get(key) == value
     for key in ("whose", "action"):
         if key in expected:
             assert [getattr(f, key).value for f in result.findings] == expected[key]

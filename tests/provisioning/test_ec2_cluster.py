@@ -306,19 +306,23 @@ def test_software_is_sent_once(aws: AccountAws, site: Site, tmp_path: Path) -> N
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(name)
     folder = cluster_folder(aws, make_spec(site, tmp_path))
+    binding = tmp_path / "site" / "pynvml.py"
+    binding.parent.mkdir()
+    binding.write_text("binding")
 
-    name = send_software(folder, root)
+    name = send_software(folder, root, lambda: binding)
     sent = {entry.name for entry in folder.entries("software/")}
     aws.calls.clear()
 
-    assert send_software(folder, root) == name
+    assert send_software(folder, root, lambda: binding) == name
     assert "PutObject" not in aws.operations()
     assert sent == {
         f"software/{name}/lib/hyperpod/a.py", f"software/{name}/lifecycle_scripts/on_create.sh",
-        f"software/{name}/src/spank_plugin/x.c", f"software/{name}.complete",
+        f"software/{name}/src/spank_plugin/x.c", f"software/{name}/lib/pynvml.py", f"software/{name}.complete",
     }  # fmt: skip
+    assert send_software(folder, root, lambda: None) != name
     (root / "hyperpod" / "a.py").write_text("changed")
-    assert send_software(folder, root) != name
+    assert send_software(folder, root, lambda: binding) != name
 
 
 def test_an_image_is_found_by_id_or_by_a_public_parameter(aws: AccountAws) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from hyperpod.adapters.aws.client import Aws
+from hyperpod.adapters.nvml import binding_file
 from hyperpod.errors import CommandError, ConfigError, ProviderError, UsageError
 from hyperpod.ports.process import ProcessRunner
 
@@ -148,6 +149,9 @@ def node_bundle(root: Path, libraries: Mapping[str, Path], policies: str = "") -
             for script in wanted
             if not script.name.startswith(("build/", "tests/"))
         ]
+    binding = binding_file()
+    if binding is not None:
+        found.append(Script(f"{BUNDLE}/lib/pynvml.py", binding, binding.read_bytes(), False))
     entry = root / "lifecycle_scripts" / "aws" / INIT_SCRIPT
     if not entry.is_file():
         raise ConfigError(f"{entry} is not there", hint="run this from a checkout of hyperpod")

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hyperpod.adapters.local import machine_faults
+from hyperpod.adapters.local import gpu_faults, machine_faults
+from hyperpod.adapters.local.gpu_faults import fault_lines, machine_state
 from hyperpod.adapters.local.podman import Container, Podman
 from hyperpod.adapters.local.provider import LocalProvider
 from hyperpod.errors import CommandError, InvalidState, NotFound, ProviderError, UsageError
@@ -56,6 +57,10 @@ FAULTS: Mapping[str, Fault] = {
         Fault("cpu-hog", "loops take so many processors", "COUNT", "2"),
         Fault(
             "sysfs", "a file of the node's device tree (counters, states of links) says something", "PATH=VALUE", None
+        ),
+        Fault("gpus", "the node gets test GPUs: a library in NVML's place", "COUNT", "8"),
+        Fault(
+            "gpu-fault", "something is wrong with a test GPU (lost, reset, hang, memory, …)", "WHAT[:GPU]", "reset:0"
         ),
     )
 }
@@ -108,6 +113,8 @@ class LocalFaults:
             "memory-pressure": lambda box, size: machine_faults.eat_memory(self._in(box), size),
             "cpu-hog": lambda box, count: machine_faults.hog_processors(self._in(box), count),
             "sysfs": lambda box, value: machine_faults.put_value(self._in(box), value),
+            "gpus": self._gpus,
+            "gpu-fault": self._gpu_fault,
         }
         return f"{node}: {actions[fault](container, argument)}"
 
@@ -151,6 +158,13 @@ class LocalFaults:
             for unit in _CLOCK_UNITS:
                 self._exec(container, "rm", "-rf", _drop_ins(unit))
             self._reload_clock_units(container)
+        elif fault == "gpu-fault":
+            self._exec(container, "rm", "-f", gpu_faults.FAULT_STATE)
+        elif fault == "gpus":
+            files = (gpu_faults.LIBRARY, gpu_faults.MACHINE_STATE, gpu_faults.FAULT_STATE)
+            self._exec(container, "rm", "-f", *files)
+            self._exec(container, "ldconfig")
+            self._exec(container, "systemctl", "restart", "--no-block", _AGENT)
         else:
             self._undo_machine_fault(container, fault, argument)
 
@@ -319,6 +333,31 @@ class LocalFaults:
         self._reload_clock_units(container)
         return f"its clock is wrong by {offset:+d} s"
 
+    def _gpus(self, container: Container, count: str) -> str:
+        state = machine_state(count)
+        flags = ["-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
+        self._exec(container, "gcc", *flags, gpu_faults.SOURCE, "-o", gpu_faults.LIBRARY)
+        self._exec(container, "ldconfig")
+        self._write(container, gpu_faults.MACHINE_STATE, state)
+        # The agent has looked for a library and found none; it looks again only after minutes.
+        self._exec(container, "systemctl", "restart", "--no-block", _AGENT)
+        return f"it has {count} test GPUs"
+
+    def _gpu_fault(self, container: Container, text: str) -> str:
+        lines = fault_lines(text)
+        now = self._exec(container, "cat", gpu_faults.FAULT_STATE, check=False)
+        now = now or self._exec(container, "cat", gpu_faults.MACHINE_STATE, check=False)
+        if not now:
+            node = container.labels.get("hyperpod.node", "NODE")
+            raise InvalidState("break a GPU", "without test GPUs", hint=f"hyperpod inject gpus {node}")
+        self._write(container, gpu_faults.FAULT_STATE, lines + now)
+        return f"its GPUs have the fault {text}"
+
+    def _write(self, container: Container, path: str, text: str) -> None:
+        self._exec(container, "mkdir", "-p", path.rpartition("/")[0])
+        self._podman.exec(container.id, ["tee", f"{path}.new"], timeout_s=_TIMEOUT_S, input=text)
+        self._exec(container, "mv", f"{path}.new", path)
+
     def _reload_clock_units(self, container: Container) -> None:
         self._exec(container, "systemctl", "daemon-reload")
         self._exec(container, "systemctl", "restart", "--no-block", *_CLOCK_UNITS)
@@ -359,7 +398,8 @@ _FAULT_UNITS = {
     "cpu-hog": "hyperpod-fault-hog",
 }
 
-_CLOCK_UNITS = ("munge.service", "hyperpod-agent.service")
+_AGENT = "hyperpod-agent.service"
+_CLOCK_UNITS = ("munge.service", _AGENT)
 
 
 @dataclass(frozen=True)

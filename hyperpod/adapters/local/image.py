@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from hyperpod.adapters.nvml import binding_file
 from hyperpod.adapters.process import Processes
 from hyperpod.errors import CommandError, CommandTimeout, ProviderError
 
@@ -146,6 +147,9 @@ class NodeImages:
                 if (self._source / name).is_dir():
                     target = top / {"hyperpod": "lib/hyperpod", "spank_plugin": "src/spank_plugin"}.get(name, name)
                     shutil.copytree(self._source / name, target, ignore=_IGNORED)
+            binding = binding_file()
+            if binding is not None:
+                shutil.copyfile(binding, top / "lib/pynvml.py")
             self._chroot(root, "/opt/hyperpod/lifecycle_scripts/image/prepare.sh")
             self._podman(
                 "commit", "-q", "--change", "STOPSIGNAL=SIGRTMIN+3", container, reference, timeout_s=_BUILD_TIMEOUT_S
@@ -258,6 +262,8 @@ class NodeImages:
                     digest.update(str(path.relative_to(self._source)).encode())
                     digest.update(oct(path.stat().st_mode & 0o111).encode())
                     digest.update(path.read_bytes())
+        binding = binding_file()
+        digest.update(binding.read_bytes() if binding is not None else b"")
         return digest.hexdigest()[:16]
 
 
