@@ -47,13 +47,14 @@ _ALIASES = {
 
 EXPLAIN_HELP = """Say what log text or the output of a tool means for a node.
 
-Takes kernel logs in any prefix style (raw /dev/kmsg, dmesg, journald, syslog, JSON), and output of nvidia-smi, dcgmi,
-neuron-monitor, neuron-ls, ibstat, ethtool, sinfo -R, scontrol show node, and lines /sys/path:value. What it is, is found
-out line by line. Every event gives one record: line, check, code, device, verdict, reason. The rules are those of the
-agent; how many looks it waits for stands in the reason.
+Takes kernel logs in any prefix style (raw /dev/kmsg, dmesg, journald, syslog, JSON), output of nvidia-smi, dcgmi,
+neuron-monitor, neuron-ls, ibstat, ethtool, sinfo -R and scontrol show node, and lines /sys/path:value. What it is, is
+found out line by line. Every event gives one record: line, check, code, device, verdict, reason. The rules are those of
+the agent; how many looks it waits for stands in the reason.
 
-Verdicts: ok (nothing to do), app (the job's own fault), warn (look at it, or keep work away; the machine stays), reboot,
-replace, unknown (the tool failed, nothing is said of the hardware). Lines without a meaning for health give nothing.
+Verdicts: ok (nothing to do), app (the job's own fault), warn (look at it, or keep work away; the machine stays),
+reboot, replace, unknown (the tool failed, nothing is said of the hardware). Lines without a meaning for health give
+nothing. With --output json the result is one array of records.
 
 Exit status 0 when the text was explained, however bad it is.
 """

@@ -344,10 +344,14 @@ class DcgmExplainer:
 
     def __init__(self) -> None:
         self._what = ""
+        self._lost_at = -10
 
     def feed(self, number: int, text: str) -> list[Record]:
         """Take one line of a table, or a message."""
         if is_lost(text):
+            before, self._lost_at = self._lost_at, number
+            if number - before <= 2:
+                return []
             return [Record(number, "dcgm", "HostEngineLost", "", Word.UNKNOWN, "dcgmi cannot reach its host engine")]
         row = parse_dcgm_row(text)
         if row is None:

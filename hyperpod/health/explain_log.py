@@ -41,11 +41,12 @@ _FABRIC_LOG = re.compile(r"^\[[A-Z][a-z]{2} \d\d \d{4} \d\d:\d\d:\d\d\] \[[A-Z]+
 _FABRIC_PROGRAMS = frozenset({"nv-fabricmanager", "nvidia-fabricmanager"})
 
 KERNELISH = re.compile(
-    r"^(?:\[ *\d+\.\d+\] )?(?:NVRM: |nvidia|mlx5_core |EXT4-fs|XFS \(|BTRFS|EDAC |mce: |pcieport |(?:\{\d+\})?\[Hardware Error\]|"
-    r"watchdog: |NMI |INFO: (?:task|rcu)|rcu: |BUG: |Oops|general protection|Kernel panic|Out of memory: |Memory cgroup|"
-    r"oom-kill:|Lustre|nfs: |lockd: |efa |ena |nvme |md[/:]|neuron:|NEURON_HW_ERR|blk_update|print_req|I/O error, dev|"
-    r"Buffer I/O|critical medium|NETDEV|Memory failure|BERT: |ata\d|[\w./-]+\[\d+\]: segfault|Call Trace|RIP: |Code: |"
-    r"Modules linked|CPU: \d|Hardware name: | *(?:\? )?[\w.]+\+0x[0-9a-f]+|NVRM|[\w-]+ [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)"
+    r"^(?:\[ *\d+\.\d+\] )?(?:NVRM|nvidia|mlx5_core |EXT4-fs|XFS \(|BTRFS|EDAC |mce: |pcieport |"
+    r"(?:\{\d+\})?\[Hardware Error\]|watchdog: |NMI |INFO: (?:task|rcu)|rcu: |BUG: |Oops|general protection|"
+    r"Kernel panic|Out of memory: |Memory cgroup|oom-kill:|Lustre|nfs: |lockd: |efa |ena |nvme |md[/:]|neuron:|"
+    r"NEURON_HW_ERR|blk_update|print_req|I/O error, dev|Buffer I/O|critical medium|NETDEV|Memory failure|BERT: |ata\d|"
+    r"[\w./-]+\[\d+\]: segfault|Call Trace|RIP: |Code: |Modules linked|CPU: \d|Hardware name: |"
+    r" *(?:\? )?[\w.]+\+0x[0-9a-f]+|[\w-]+ [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)"
 )
 """How lines of the kernel begin that say something of health."""
 
@@ -139,12 +140,10 @@ class LogExplainer:
         verdict = judged.verdict
         word = word_of(judged.severity, judged.action, verdict.whose)
         reason = verdict.message
-        if verdict.code == "NeuronHardwareError" and verdict.action is Action.REPLACE:
-            if verdict.device in self._neuron.risen:
-                return Record(
-                    number, CHECK, verdict.code, verdict.device, Word.REPLACE,
-                    sentence(reason, "an error counter of the device rose too", *notes),
-                )  # fmt: skip
+        is_asked = verdict.code == "NeuronHardwareError" and verdict.action is Action.REPLACE
+        if is_asked and verdict.device in self._neuron.risen:
+            reason = sentence(reason, "an error counter of the device rose too", *notes)
+            return Record(number, CHECK, verdict.code, verdict.device, Word.REPLACE, reason)
         drained = ""
         if judged.severity is Severity.FATAL and judged.action is Action.DRAIN:
             drained = "the node is drained, the machine stays"

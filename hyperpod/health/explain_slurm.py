@@ -1,4 +1,4 @@
-"""What Slurm says of nodes: reasons, ``sinfo -R``, ``scontrol show node``, lines of slurmctld's and slurmd's logs. Pure.
+"""What Slurm says of nodes: reasons, ``sinfo -R``, ``scontrol show node``, lines of its daemons' logs. Pure.
 
 A reason that a person has typed is nobody's to interpret: it is shown, and never costs a machine, but for the two exact
 texts that ask for it.
@@ -15,29 +15,47 @@ from hyperpod.health.record import Record, Word, sentence, word_of
 
 _HEAD = re.compile(r"^REASON\s+USER\s+TIMESTAMP\s+NODELIST\s*$")
 _ROW = re.compile(
-    r"^(?P<reason>.*?\S)\s+(?P<user>[\w.@+-]+(?:\(\d+\))?)\s+(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|Unknown|unknown|N/A)\s+(?P<nodes>\S+)\s*$"
+    r"^(?P<reason>.*?\S)\s+(?P<user>[\w.@+-]+(?:\(\d+\))?)\s+"
+    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|Unknown|unknown|N/A)\s+(?P<nodes>\S+)\s*$"
 )
 _NODE = re.compile(r"^\s*NodeName=(?P<node>\S+)")
 _REASON = re.compile(r"^\s*Reason=(?P<reason>.*?)(?:\s*\[(?P<user>[^\]@]*)@(?P<time>[^\]]*)\])?\s*$")
 _INLINE_REASON = re.compile(r"\bReason=(?P<reason>.*?)(?:\s*\[(?P<user>[^\]@]*)@(?P<time>[^\]]*)\])?\s*$")
 _LOG = (
     re.compile(r"\bupdate_node: node (?P<node>\S+) reason set to: (?P<reason>.+)$"),
-    re.compile(r"\b(?:[Ss]etting node|drain_nodes: node|node) (?P<node>\S+) (?:state )?(?:set )?to (?:INVAL|DRAIN\w*|DOWN\w*|FAIL\w*)\b.*?(?:with )?reason[: ](?: ?set to:)? ?(?P<reason>.+)$"),
+    re.compile(
+        r"\b(?:[Ss]etting node|drain_nodes: node|node) (?P<node>\S+) (?:state )?(?:set )?to "
+        r"(?:INVAL|DRAIN|DOWN|FAIL)\w*\b.*?(?:with )?reason[: ](?: ?set to:)? ?(?P<reason>.+)$"
+    ),
     re.compile(r"\b(?:error|Node): [Nn]odes? (?P<node>\S+) (?P<reason>not responding)\b"),
     re.compile(r"\b[Nn]ode (?P<node>\S+) (?P<reason>unexpectedly rebooted)\b"),
     re.compile(r"\b[Nn]ode (?P<node>\S+) has (?P<reason>low (?:real_memory|cpu|socket|tmp_disk)\S*) ?\S*"),
     re.compile(r"\berror: (?P<reason>(?:Prolog|Epilog) error)\b.*?(?:node|on) (?P<node>[\w.-]+)?"),
-    re.compile(r"\*\*\* (?:STEP|JOB) \S+ STEPD TERMINATED ON (?P<node>\S+) AT \S+ DUE TO (?P<reason>JOB NOT ENDING WITH SIGNALS)"),
-)  # fmt: skip
+    re.compile(
+        r"\*\*\* (?:STEP|JOB) \S+ STEPD TERMINATED ON (?P<node>\S+) AT \S+ DUE TO "
+        r"(?P<reason>JOB NOT ENDING WITH SIGNALS)"
+    ),
+)
+_FULL = (
+    "Node unexpectedly rebooted",
+    "batch job complete failure",
+    "gres/gpu count reported lower than configured",
+    "Low RealMemory",
+    "Kill task failed",
+    "Not responding",
+    "Duplicate jobid",
+)
+"""``sinfo -R`` cuts reasons off after 20 characters."""
+
 _LOG_WORDS = {
     "unexpectedly rebooted": "Node unexpectedly rebooted",
     "not responding": "Not responding",
     "JOB NOT ENDING WITH SIGNALS": "Kill task failed",
 }
 _PLAIN = re.compile(
-    r"^(?:Not responding|Node unexpectedly rebooted|Kill task failed|Prolog error|Epilog error|batch job complete failure|"
-    r"gres/\S+ count (?:reported lower than configured|too low)|Low RealMemory|Low (?:CPUs|socket)\b|Low TmpDisk|"
-    r"hyperpod:|Action:(?:Replace|Reboot)|Duplicate jobid)"
+    r"^(?:Not responding|Node unexpectedly rebooted|Kill task failed|Prolog error|Epilog error|Duplicate jobid|"
+    r"batch job complete failure|gres/\S+ count (?:reported lower than configured|too low)|Low RealMemory|"
+    r"Low (?:CPUs|socket)\b|Low TmpDisk|hyperpod:|Action:(?:Replace|Reboot))"
 )
 _BLAME = re.compile(r"\[(?P<whose>node|user|site)\]")
 _ASKED = re.compile(r"^hyperpod:(?P<cause>\S+)\s*(?P<message>.*)$")
@@ -81,7 +99,12 @@ class SlurmExplainer:
             return self._record(number, self._node, reason["reason"], reason["user"] or "")
         row = _ROW.match(text)
         if row:
-            return self._record(number, row["nodes"], row["reason"], row["user"].partition("(")[0])
+            reason_text = row["reason"]
+            if len(reason_text) in (19, 20):
+                reason_text = next(
+                    (full for full in _FULL if full.lower().startswith(reason_text.lower())), reason_text
+                )
+            return self._record(number, row["nodes"], reason_text, row["user"].partition("(")[0])
         log = self.log(number, text)
         if log or not is_reason:
             return log

@@ -73,7 +73,7 @@ class Verdict:
 _INTERESTING = re.compile(
     r"Xid|NVRM|GPU|nvidia|knvlink|Hardware Error|mce|EDAC|AER|DPC|PCIe|rror|EXT4|XFS|BTRFS|emount|oom|emory|locked for|"
     r"hung_task|hung task|lockup|LOCKUP|stall|BUG|Oops|protection|panic|Lustre|LBUG|nfs|lockd|NEURON|neuron|DMA|mlx5|"
-    r"efa|ena |nvme|md/|segfault|NETDEV|[Ll]ink"
+    r"efa|ena |nvme|md/|RAID|segfault|NETDEV|[Ll]ink"
 )
 
 # dmesg's time, where a log was copied from it; the raw record has none.

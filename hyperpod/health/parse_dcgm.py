@@ -161,7 +161,7 @@ def _health_of(node: Any, names: tuple[str, ...], lines: list[int], count: list[
             if key in ("Health", "Overall Health", "Overall Health Status"):
                 word = {"healthy": "pass", "warning": "warn", "failure": "fail"}
                 gpu = next((n for n in names if n.isdigit()), "")
-                what = next((n for n in reversed(names) if not n.isdigit() and n not in ("children", "GPU")), "health")
+                what = next((n for n in reversed(names) if not n.isdigit() and n not in ("children", "GPU")), key)
                 is_gpu = not any(n for n in names if n.endswith("system"))
                 if gpu and is_gpu and len(node) > 1:
                     # The GPU's own word repeats what its systems say in detail.

@@ -103,9 +103,10 @@ _CSV_REASONS = {
 }
 _ACTIVE_BITS = {0x8: "hw_slowdown", 0x40: "hw_thermal", 0x80: "power_brake", 0x4: "sw_power_cap"}
 _CSV_MARK = re.compile(
-    r"(?:^|, ?)(?:index|uuid|gpu_uuid|name|gpu_name|serial|gpu_bus_id|pci\.bus_id|gpu_recovery_action|remapped_rows\.\w+|"
-    r"ecc\.[\w.]+|clocks_(?:event|throttle)_reasons\.\w+|fabric\.\w+|pcie\.link\.[\w.]+|retired_pages\.\w+|timestamp|"
-    r"temperature\.gpu|power\.draw|utilization\.gpu|memory\.(?:used|total|free))(?: \[[^\]]*\])?(?=,|$)"
+    r"(?:^|, ?)(?:index|uuid|gpu_uuid|name|gpu_name|serial|gpu_bus_id|pci\.bus_id|gpu_recovery_action|timestamp|"
+    r"remapped_rows\.\w+|ecc\.[\w.]+|clocks_(?:event|throttle)_reasons\.\w+|fabric\.\w+|pcie\.link\.[\w.]+|"
+    r"retired_pages\.\w+|temperature\.gpu|power\.draw|utilization\.gpu|memory\.(?:used|total|free))"
+    r"(?: \[[^\]]*\])?(?=,|$)"
 )
 _SECTION = re.compile(r"^(?P<indent> *)(?P<title>[A-Za-z][^:]*?) *(?:: (?P<value>.*))?$")
 _GPU_HEAD = re.compile(r"^GPU (?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])$")
@@ -123,18 +124,19 @@ _RECOVERY_ROW = re.compile(
     r"^(?P<index>\d+), (?P<value>None|Reset|GPU Reset|Reboot|Node Reboot|Drain P2P|Drain and Reset)$"
 )
 
+_HANDLE = r"Unable to determine the device handle for gpu ?(?:\d+: ?)?"
 _MESSAGES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
     for pattern, name in (
-        (r"Unable to determine the device handle for (?:gpu|GPU) ?\d*:? ?(?P<bus>[0-9a-f]{3,8}:[0-9a-f:.]+): (?P<value>.*)", "handle"),
-        (r"Unable to determine the device handle for (?:gpu|GPU) ?(?P<bus>\d*): (?P<value>.*)", "handle"),
+        (_HANDLE + r"(?P<bus>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f.]+): (?P<value>.*)", "handle"),
+        (_HANDLE + r"(?P<bus>[0-9a-f:.]*): (?P<value>.*)", "handle"),
         (r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver", "no_driver"),
         (r"NVIDIA-SMI couldn't find libnvidia-ml", "no_library"),
         (r"Failed to initialize NVML: (?P<value>.*)", "init"),
         (r"No devices were found", "no_devices"),
         (r"(?:bash: |sh: )?(?:line \d+: )?nvidia-smi: command not found", "no_tool"),
     )
-)  # fmt: skip
+)
 _ERROR_VALUE = re.compile(
     r"^\[?(?P<error>GPU is lost|Unknown Error|GPU requires reset|ERR!|Insufficient Permissions)\]?$"
 )
@@ -150,6 +152,7 @@ def is_start(text: str) -> bool:
         or _GPU_HEAD.match(text) is not None
         or is_message(text)
         or is_csv_head(text)
+        or _RECOVERY_ROW.match(text) is not None
     )
 
 
