@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 from hyperpod.health import explain_links, explain_slurm, parse_dcgm, parse_links, parse_nvidia_smi
@@ -29,6 +29,20 @@ _SAMPLE_LINES = 400
 _BLOCK_LINES = 200_000
 _BLOCK_BYTES = 16 << 20
 """A JSON document over several lines that is longer than this is not collected."""
+
+
+_WORTH_READING = tuple(
+    (
+        b"Xid NVRM GPU nvidia NVIDIA NVSMI NVSwitch NVML knvlink Hardware mce EDAC AER DPC PCIe rror EXT4 XFS BTRFS "
+        b"emount oom emory locked hung_task lockup LOCKUP stall BUG Oops protection panic ustre LBUG nfs ptlrpc lockd "
+        b"NEURON NRT Neuron neuron nrt DMA mlx5 efa ena nvme md/ RAID SATA segfault NETDEV ink BERT CA infiniband "
+        b"nfiniband hca_id Settings NIC /sys/ /proc/ NodeName REASON eason respond reboot STEPD Action: "
+        b"gres/ hyperpod: rolog pilog complete uplicate evice Diagnostic Health -- Linux root=/dev fabric eset index "
+        b"bus_id uuid task Low"
+    ).split()
+)
+"""Every line with a meaning, and every first line of a tool's output, holds one of these. Most lines of a long log
+don't: they are passed over before anything else is done."""
 
 
 class Kind(StrEnum):
@@ -164,6 +178,13 @@ class Explainer:
             or text.startswith(("|", "+--", "$ ", "# ", "```", "-- "))
         )
 
+    def passes_over(self, raw: bytes) -> bool:
+        """True for a line that means nothing whatever came before."""
+        is_idle = self._current is None and self._collector is None
+        if not is_idle or self._options.kind not in (Kind.AUTO, Kind.KMSG):
+            return False
+        return raw.lstrip()[:1] not in (b"{", b"[") and not any(word in raw for word in _WORTH_READING)
+
     def feed(self, number: int, text: str) -> list[Record]:
         """Take one cleaned line."""
         if self._collector is not None:
@@ -224,8 +245,7 @@ class Explainer:
             return self._sysfs.feed(number, text)
         line = parse_log_line(text)
         if line.style or line.writer is not Writer.NOBODY:
-            self._leave()
-            return self._log.feed(number, line)
+            return self._leave() + self._log.feed(number, line)
         if self._current is not None:
             out = self._current.feed(number, text)
             if out or not (KERNELISH.match(line.text) or explain_slurm.is_plain(text)):
@@ -241,9 +261,10 @@ class Explainer:
         self._current = explainer
         return out + explainer.feed(number, text)
 
-    def _leave(self) -> None:
-        if self._current is self._slurm or self._current is self._dcgm:
-            self._current = None
+    def _leave(self) -> list[Record]:
+        """A line of a log ends a tool's output."""
+        left, self._current = self._current, None
+        return left.end() if left is not None else []
 
     # --- JSON -----------------------------------------------------------------------------------------------------
 
@@ -359,12 +380,10 @@ def explain(lines: Iterable[bytes | str], options: Options | None = None) -> Ite
         A record for every event, in the order in which they are understood.
     """
     explainer = Explainer(options or Options())
-    cleaned = (cleaned_line(line) for line in lines)
-    sample = list(islice(cleaned, _SAMPLE_LINES))
-    explainer.look_at(sample)
-    number = 0
-    for source in (sample, cleaned):
-        for text in source:
-            number += 1
-            yield from explainer.feed(number, text)
+    source = iter(lines)
+    sample = list(islice(source, _SAMPLE_LINES))
+    explainer.look_at(cleaned_line(raw) for raw in sample)
+    for number, raw in enumerate(chain(sample, source), 1):
+        if not explainer.passes_over(raw if isinstance(raw, bytes) else raw.encode(errors="replace")):
+            yield from explainer.feed(number, cleaned_line(raw))
     yield from explainer.end()

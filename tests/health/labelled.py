@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,6 +127,13 @@ def grep_for_xid(entry: Entry) -> tuple[Expected, ...]:
     """What people do without all this: every line with the word Xid in it is a fault."""
     lines = entry.text.decode(errors="replace").split("\n")
     return tuple((n, "reboot", "Xid", "") for n, line in enumerate(lines, 1) if re.search("Xid", line))
+
+
+def flood(count: int) -> Iterator[str]:
+    """Yield kernel lines as in a flood: new ones, each 25 times, of many devices."""
+    for n in range(-(-count // 25)):
+        text = f"NVRM: Xid (PCI:0000:{n % 256:02x}:00): {(79, 45, 31, 74)[n % 4]}, pid={n}, name=a"
+        yield from (text for _ in range(min(25, count - n * 25)))
 
 
 def table(result: Confusion) -> str:
