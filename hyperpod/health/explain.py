@@ -38,7 +38,7 @@ _WORTH_READING = tuple(
         b"NEURON NRT Neuron neuron nrt DMA mlx5 efa ena nvme md/ RAID SATA segfault NETDEV ink BERT CA infiniband "
         b"nfiniband hca_id Settings NIC /sys/ /proc/ NodeName REASON eason respond reboot STEPD Action: "
         b"gres/ hyperpod: rolog pilog complete uplicate evice Diagnostic Health -- Linux root=/dev fabric eset index "
-        b"bus_id uuid task Low"
+        b"bus_id uuid task Low emapped ECC abric Recovery"
     ).split()
 )
 """Every line with a meaning, and every first line of a tool's output, holds one of these. Most lines of a long log

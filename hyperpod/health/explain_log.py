@@ -41,7 +41,7 @@ _FABRIC_LOG = re.compile(r"^\[[A-Z][a-z]{2} \d\d \d{4} \d\d:\d\d:\d\d\] \[[A-Z]+
 _FABRIC_PROGRAMS = frozenset({"nv-fabricmanager", "nvidia-fabricmanager"})
 
 KERNELISH = re.compile(
-    r"^(?:\[ *\d+\.\d+\] )?(?:NVRM|nvidia|mlx5_core |EXT4-fs|XFS \(|BTRFS|EDAC |mce: |pcieport |"
+    r"^(?:\[ *\d+\.\d+\] )?(?:NVRM|Xid \(PCI:|nvidia|mlx5_core |EXT4-fs|XFS \(|BTRFS|EDAC |mce: |pcieport |"
     r"(?:\{\d+\})?\[Hardware Error\]|watchdog: |NMI |INFO: (?:task|rcu)|rcu: |BUG: |Oops|general protection|"
     r"Kernel panic|Out of memory: |Memory cgroup|oom-kill:|Lustre|nfs: |lockd: |efa |ena |nvme |md[/:]|neuron:|"
     r"NEURON_HW_ERR|blk_update|print_req|I/O error, dev|Buffer I/O|critical medium|NETDEV|Memory failure|BERT: |ata\d|"
@@ -93,6 +93,9 @@ class LogExplainer:
             return []
         line = self._owned(line)
         self._last = line
+        if line.writer is Writer.NOBODY and line.text.startswith("Xid (PCI:"):
+            # What "grep -o" leaves of the kernel's line.
+            line = replace(line, text=f"NVRM: {line.text}")
         if line.writer is Writer.KERNEL:
             return self._kernel(number, line, "")
         if line.writer is Writer.NOBODY and self.assume_kernel and KERNELISH.match(line.text):

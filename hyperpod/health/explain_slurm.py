@@ -55,7 +55,7 @@ _LOG_WORDS = {
 _PLAIN = re.compile(
     r"^(?:Not responding|Node unexpectedly rebooted|Kill task failed|Prolog error|Epilog error|Duplicate jobid|"
     r"batch job complete failure|gres/\S+ count (?:reported lower than configured|too low)|Low RealMemory|"
-    r"Low (?:CPUs|socket)\b|Low TmpDisk|hyperpod:|Action:(?:Replace|Reboot))"
+    r"Low (?:CPUs|socket)\b|Low TmpDisk|hyperpod:|Action:(?:Replace|Reboot)|(?i:action: ?(?:replace|reboot)\s*$))"
 )
 _BLAME = re.compile(r"\[(?P<whose>node|user|site)\]")
 _ASKED = re.compile(r"^hyperpod:(?P<cause>\S+)\s*(?P<message>.*)$")
@@ -63,7 +63,7 @@ _ASKED = re.compile(r"^hyperpod:(?P<cause>\S+)\s*(?P<message>.*)$")
 
 def is_start(text: str) -> bool:
     """True for a line that begins Slurm's list of reasons or nodes."""
-    return _HEAD.match(text) is not None or _NODE.match(text) is not None
+    return any(pattern.match(text) for pattern in (_HEAD, _NODE, _REASON))
 
 
 def is_plain(text: str) -> bool:

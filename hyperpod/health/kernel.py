@@ -430,7 +430,8 @@ def _neuron(match: re.Match[str]) -> Verdict:
 
 
 def _neuron_timeout(match: re.Match[str]) -> Verdict:
-    device = match.groupdict().get("dev") or ""
+    named = re.search(r"\bnd\d+\b", match.string)
+    device = named.group() if named else ""
     message = f"the Neuron driver reports time-outs{f' of {device}' if device else ''}"
     return Verdict("NeuronTimeout", _F, message, Action.REBOOT, device, times=2, within_s=HOUR_S)
 
@@ -541,7 +542,10 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
         _file_system,
     ),
     (re.compile(_LEAD + r"(?:blk_update_request: )?critical medium error, dev (?P<dev>[\w-]+)"), _disk),
-    (re.compile(_LEAD + r"(?:blk_update_request: |print_req_error: )?I/O error, dev (?P<dev>[\w-]+)"), _disk),
+    (
+        re.compile(_LEAD + r"(?:blk_update_request: |print_req_error: |end_request: )?I/O error, dev (?P<dev>[\w-]+)"),
+        _disk,
+    ),
     (re.compile(_LEAD + r"Buffer I/O error on dev(?:ice)? (?P<dev>[\w-]+)"), _disk),
     (
         re.compile(
@@ -677,7 +681,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
     (re.compile(_LEAD + r"(?:\S.{0,60} )?NEURON_HW_ERR=(?P<kind>\w+)\b"), _neuron),
     (
         re.compile(
-            _LEAD + r"neuron:.*\b(?:DMA completion timeout on (?P<dev>nd\d+)|reset request \d+ .*failed to complete|"
+            _LEAD + r"neuron:.*\b(?:DMA completion timeout on nd\d+|reset request \d+ .*failed to complete|"
             r"seq: \d+, cmd: \d+ timed out)"
         ),
         _neuron_timeout,

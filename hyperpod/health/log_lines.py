@@ -152,6 +152,10 @@ def parse_log_line(text: str) -> LogLine:
         outer = _iso(wrapped["time"])
         text, shipped = text[wrapped.end() :], "shipped"
     line = _styled(text)
+    if text[:1].isspace() and not line.style:
+        # Copied with an indent; a continuation line has no prefix of its own and keeps its blanks.
+        inner = _styled(text.lstrip())
+        line = inner if inner.style else line
     if line.at_s is None and outer is not None:
         line = replace(line, at_s=outer[0], clock=outer[1])
     if shipped == "container" and not line.style:

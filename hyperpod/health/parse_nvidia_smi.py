@@ -109,6 +109,9 @@ _CSV_MARK = re.compile(
     r"(?: \[[^\]]*\])?(?=,|$)"
 )
 _SECTION = re.compile(r"^(?P<indent> *)(?P<title>[A-Za-z][^:]*?) *(?:: (?P<value>.*))?$")
+_SNIPPET = re.compile(
+    r"^ {4}(?:Remapped Rows|Fabric|ECC Errors|Clocks (?:Event|Throttle) Reasons|GPU Recovery Action +: .*)$"
+)
 _GPU_HEAD = re.compile(r"^GPU (?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])$")
 _XML_GPU = re.compile(r"<gpu id=\"(?P<bus>[^\"]+)\"")
 _XML_VALUE = re.compile(r"^\s*<(?P<name>\w+)>(?P<value>[^<]*)</(?P=name)>")
@@ -153,6 +156,7 @@ def is_start(text: str) -> bool:
         or is_message(text)
         or is_csv_head(text)
         or _RECOVERY_ROW.match(text) is not None
+        or _SNIPPET.match(text) is not None
     )
 
 
@@ -211,7 +215,7 @@ class SmiReader:
             self._gpu, self._titles = _device(head["bus"]), []
             return []
         section = _SECTION.match(text)
-        if not section or not self._gpu:
+        if not section:
             return []
         indent, title, value = len(section["indent"]), section["title"].strip().lower(), section["value"]
         while self._titles and self._titles[-1][0] >= indent:

@@ -25,6 +25,8 @@ def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
     if not hasattr(command, "commands"):
         yield path, command
         return
+    if path and command.invoke_without_command:
+        yield path, command
     for name, child in command.commands.items():
         yield from _commands(child, (*path, name))
 
