@@ -72,7 +72,7 @@ _GREP = re.compile(
 )
 _SHELL = re.compile(
     r"^(?!kernel:)(?P<host>[A-Za-z][\w.-]{0,80}): ?"
-    r"(?=<\d|\[ *\d+\.\d|\[[A-Z][a-z]{2} |[A-Z][a-z]{2} [ \d]\d \d\d:|NVRM: )"
+    r"(?=<\d|\[ *\d+\.\d|\[[A-Z][a-z]{2} |[A-Z][a-z]{2} [ \d]\d \d\d:)"
 )
 _POD = re.compile(r"^\[pod/[^\]]+\] ")
 _CRI = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?: |$)")
