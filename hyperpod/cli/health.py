@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hyperpod.cli import deep, health_report, offenders, render
+from hyperpod.cli import deep, explain, health_report, offenders, render
 from hyperpod.cli.render import Output
 from hyperpod.core.finding import Finding, Severity, worst_severity
 from hyperpod.errors import HyperpodError
@@ -80,36 +80,39 @@ def verdict(answer: Mapping[str, Any]) -> Severity:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the program, and those below it."""
-    group = typer.Typer(help=HEALTH_HELP, invoke_without_command=True)
-    app.add_typer(group, name="health")
-    health_report.register(group)
+    """Add the commands to the program: ``health`` by itself asks the agent, its subcommands don't."""
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=False)
 
-    @group.callback(help=HEALTH_HELP)
+    @group.callback(invoke_without_command=True)
     def health(
         ctx: typer.Context,
         output: Annotated[Output, typer.Option("--output", "-o", help="Form of the answer.")] = Output.TABLE,
         path: Annotated[str, typer.Option("--socket", help="The agent's socket.", hidden=True)] = SOCKET,
     ) -> None:
-        if ctx.invoked_subcommand is not None:
-            return
-        if path == SOCKET and os.geteuid() != 0:
-            raise AgentSilent("only root may ask the agent", hint="sudo hyperpod health")
-        lines = ask(path, {"v": 1, "type": "health"})
-        try:
-            answer = json.loads("\n".join(lines))
-            severity = verdict(answer)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise AgentSilent("the agent's answer is not understood", hint="journalctl -u hyperpod-agent") from error
-        if output is Output.JSON:
-            render.print_json({"severity": severity.name, **answer})
-        else:
-            _print(answer, severity)
-        raise typer.Exit(int(severity))
+        if ctx.invoked_subcommand is None:
+            _health(output, path)
 
+    explain.register(group)
+    health_report.register(group)
     group.command("deep", epilog=deep.EPILOG)(deep.deep)
     group.command("offenders", epilog=offenders.EPILOG)(offenders.offenders)
-    app.add_typer(group, name="health")
+    app.add_typer(group, name="health", help=HEALTH_HELP)
+
+
+def _health(output: Output, path: str) -> None:
+    if path == SOCKET and os.geteuid() != 0:
+        raise AgentSilent("only root may ask the agent", hint="sudo hyperpod health")
+    lines = ask(path, {"v": 1, "type": "health"})
+    try:
+        answer = json.loads("\n".join(lines))
+        severity = verdict(answer)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise AgentSilent("the agent's answer is not understood", hint="journalctl -u hyperpod-agent") from error
+    if output is Output.JSON:
+        render.print_json({"severity": severity.name, **answer})
+    else:
+        _print(answer, severity)
+    raise typer.Exit(int(severity))
 
 
 def _print(answer: Mapping[str, Any], severity: Severity) -> None:

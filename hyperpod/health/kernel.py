@@ -17,6 +17,8 @@ from hyperpod.health.xid import (
     NVLINK74_ECC,
     NVLINK74_HARDWARE,
     NVLINK74_IGNORED,
+    NVLINK74_SIGNAL,
+    NVLINK74_SYMPATHETIC,
     PEER_SUBCODES,
     RECOVERY_ACTIONS,
     XIDS,
@@ -24,6 +26,8 @@ from hyperpod.health.xid import (
 
 DAY_S = 86400.0
 HOUR_S = 3600.0
+
+_W, _F = Severity.WARN, Severity.FATAL
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,10 @@ class Verdict:
         closes: The line says that something is over: codes that begin with this text are closed on the device
             (``*`` for all of the device's).
         job_id: Job concerned.
+        again: Action when it comes a second time; NONE: the same as the first time.
+        merges: Lines with the same word here (and device, where both name one) within five seconds are one event.
+        fold_s: Lines that follow within this time are the same event as far as ``times`` goes.
+        unless: What the line cannot prove and what would change the verdict; empty when it stands alone.
     """
 
     code: str
@@ -55,41 +63,61 @@ class Verdict:
     count: int = 1
     closes: str = ""
     job_id: int | None = None
+    again: Action = Action.NONE
+    merges: str = ""
+    fold_s: float = 0.0
+    unless: str = ""
 
 
 # One cheap look that lets ordinary lines pass; every pattern below contains one of these.
 _INTERESTING = re.compile(
-    r"Xid|NVRM|GPU|Hardware Error|mce|EDAC|AER|PCIe|rror|EXT4|XFS|BTRFS|emount|oom|emory|locked for|hung_task|"
-    r"lockup|LOCKUP|stall|BUG|Oops|protection|panic|Lustre|LBUG|nfs|NEURON|neuron|DMA|mlx5|efa|nvme|md/|segfault"
+    r"Xid|NVRM|GPU|nvidia|knvlink|Hardware Error|mce|EDAC|AER|DPC|PCIe|rror|EXT4|XFS|BTRFS|emount|oom|emory|locked for|"
+    r"hung_task|hung task|lockup|LOCKUP|stall|BUG|Oops|protection|panic|Lustre|LBUG|nfs|lockd|NEURON|neuron|DMA|mlx5|"
+    r"efa|ena |nvme|md/|RAID|segfault|NETDEV|[Ll]ink"
 )
 
 # dmesg's time, where a log was copied from it; the raw record has none.
 _LEAD = r"^(?:\[[ \d.]+\] )?"
-_PCI = r"(?:PCI:)?(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?"
+_PCI = (
+    r"(?:PCI:)?(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F]{1,4})?"
+    r"(?![0-9a-fA-F])"
+)
+_BDF = r"(?P<dev>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])"
 
-_XID = re.compile(_LEAD + rf"NVRM: Xid \({_PCI}(?: GPU-I:\d+)?\): (?P<code>\d{{1,4}})\b(?P<rest>.*)", re.DOTALL)
+_XID = re.compile(_LEAD + rf"NVRM: Xid \({_PCI}(?: GPU-C?I:\d+)*\): ?(?P<code>\d{{1,4}})(?!\d)(?P<rest>.*)", re.DOTALL)
 _SXID = re.compile(
-    _LEAD + rf"(?:nvidia-nvswitch\d*|nvidia_nvswitch\d*): SXid \({_PCI}\): (?P<code>\d{{4,6}}), "
+    _LEAD + rf"nvidia[-_]nvswitch\d*: SXid \({_PCI}\): (?P<code>\d{{4,6}}), "
     r"(?P<word>Fatal|Non-fatal), (?P<rest>.*)"
 )
-_OFF_BUS = re.compile(_LEAD + rf"NVRM: (?:GPU {_PCI}: GPU has |.*\b)fallen off the bus\b")
+_OFF_BUS = re.compile(_LEAD + rf"NVRM: (?:GPU (?:at )?{_PCI}:? (?:GPU )?has |.*\b)fallen off the bus\b")
 GPU_NAMED = re.compile(_LEAD + rf"NVRM: (?:The NVIDIA GPU|GPU at) {_PCI}")
 """First line of a three-line event, which names the GPU."""
 
-_RECOVERY = re.compile(r"\bto (?:0x(?P<hex>[0-9a-fA-F]+)\b|\(?(?P<name>[A-Z][A-Za-z0-9 ]*))(?!.*\bto (?:0x|\())")
+_WHO = re.compile(r"^,?\s*(?:pid=(?:'[^']*'|[^,]*)(?:, |$))?(?:name=[^,]*(?:, |$))?")
+"""Who was using the GPU: a process may be called ``Fatal``, so its name is cut off before words are looked for."""
+
 _HEX = re.compile(r"\b0x([0-9a-fA-F]+)\b")
 _LINK = re.compile(r"\blink (\d+)", re.IGNORECASE)
-_NVLINK5_WORD = re.compile(r"\b(Fatal|Nonfatal|Non-fatal)\b")
+_NVLINK5_WORD = re.compile(r"\b[A-Z][A-Z0-9_]+\s+(?P<word>Fatal|Non-?[Ff]atal)\s+XC|\b(?P<bare>Fatal|Non-?[Ff]atal)\b")
+_CHANGED = re.compile(r"\brecovery action changed from (?P<before>.*?) to (?P<after>.*)", re.DOTALL)
 _CAUSED_BY = re.compile(r"\bcaused by previous Xid (\d+)")
+_RESET_BITS = re.compile(r"\bRST: (Yes|No), D-RST: (Yes|No)")
+
+_COMES_BACK = frozenset(
+    {46, 48, 62, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158, 167, 168, 169, 171, 172}
+)
+"""Codes for which a reboot is tried once: the second time asks for another machine."""
 
 
 def _device(pci: str) -> str:
-    domain, bus, slot = pci.lower().split(":")
-    return f"{domain[-4:]}:{bus}:{slot}"
+    """Return the form in which devices are named: four digits of domain, lower case, no function."""
+    *domain, bus, slot = pci.lower().split(":")
+    return f"{domain[0][-4:] if domain else '0000'}:{bus}:{slot}"
 
 
 def _xid(match: re.Match[str]) -> Verdict:
-    code, device, rest = int(match["code"]), _device(match["pci"]), match["rest"]
+    code, device = int(match["code"]), _device(match["pci"])
+    rest = _WHO.sub("", match["rest"], count=1)
     known = XIDS.get(code)
     if known is None:
         message = f"GPU {device} reports Xid {code}, which is not known"
@@ -101,6 +129,9 @@ def _xid(match: re.Match[str]) -> Verdict:
         known.action,
         device,
         known.whose,
+        again=Action.REPLACE if code in _COMES_BACK else Action.NONE,
+        merges="off the bus" if code == 79 else "",
+        unless=known.unless,
     )
     if code == 154:
         return _recovery(verdict, rest)
@@ -108,12 +139,17 @@ def _xid(match: re.Match[str]) -> Verdict:
         return _nvlink4(verdict, rest)
     if 144 <= code <= 150:
         return _nvlink5(verdict, code, rest)
+    if code == 45 and (cause := _CAUSED_BY.search(rest)):
+        return replace(verdict, severity=Severity.OK, message=f"{verdict.message} (Xid {cause.group(1)})")
+    if code == 94 and (bits := _RESET_BITS.search(rest)) and "Yes" in bits.groups():
+        return replace(verdict, message=f"{verdict.message}; the GPU wants a reset after the job")
     return verdict
 
 
 def _recovery(verdict: Verdict, rest: str) -> Verdict:
     """Xid 154: only the half after "to" counts."""
-    half = rest.rpartition(" to ")[2] if " to " in rest else ""
+    changed = _CHANGED.search(rest)
+    half = changed["after"] if changed else ""
     number = re.match(r"\s*0x([0-9a-fA-F]+)\b", half)
     value = int(number.group(1), 16) if number else None
     if value is None:
@@ -133,13 +169,11 @@ def _recovery(verdict: Verdict, rest: str) -> Verdict:
 def _nvlink4(verdict: Verdict, rest: str) -> Verdict:
     words = _HEX.findall(rest)
     link = _LINK.search(rest)
-    device = f"{verdict.device} link {link.group(1)}" if link else verdict.device
+    device = f"{verdict.device} link {int(link.group(1))}" if link else verdict.device
     verdict = replace(verdict, device=device, severity=Severity.WARN)
-    if not words:
-        return verdict
-    register = int(words[0], 16)
-    bits = {bit for bit in range(32) if register >> bit & 1}
-    if bits and bits <= NVLINK74_IGNORED:
+    registers = [int(word[-8:], 16) for word in words]
+    bits = {bit for bit in range(32) if registers and registers[0] >> bit & 1}
+    if bits and bits <= NVLINK74_IGNORED and not any(registers[1:]):
         return replace(verdict, severity=Severity.OK, message=f"{verdict.message} (bits to be ignored)")
     if bits & (NVLINK74_HARDWARE | NVLINK74_ECC):
         kind = "ECC" if bits & NVLINK74_ECC else "hardware"
@@ -150,37 +184,38 @@ def _nvlink4(verdict: Verdict, rest: str) -> Verdict:
             message=f"{verdict.message} ({kind} bits)",
             times=2,
             within_s=DAY_S,
+            fold_s=5.0,
         )
+    if bits and bits <= NVLINK74_SIGNAL | NVLINK74_IGNORED:
+        return replace(verdict, message=f"{verdict.message} (signal integrity)")
+    if bits and bits <= NVLINK74_SYMPATHETIC | NVLINK74_IGNORED:
+        return replace(verdict, message=f"{verdict.message} (follows another error)")
     return verdict
 
 
 def _nvlink5(verdict: Verdict, code: int, rest: str) -> Verdict:
-    word = _NVLINK5_WORD.search(rest)
+    found = _NVLINK5_WORD.search(rest)
+    word = (found["word"] or found["bare"]) if found else ""
     link = _LINK.search(rest)
     hexes = _HEX.findall(rest)
-    subcode = int(hexes[0], 16) >> 20 & 0x3F if hexes else None
+    subcode = int(hexes[0][-8:], 16) >> 20 & 0x3F if hexes else None
     device = f"{verdict.device} link {int(link.group(1))}" if link else verdict.device
-    verdict = replace(verdict, device=device)
-    is_fatal = word is not None and word.group(1) == "Fatal"
+    message = verdict.message
     if subcode in PEER_SUBCODES:
-        text = f"{verdict.message}, sub-code {subcode} accuses the peer"
-        return replace(verdict, severity=Severity.WARN, action=Action.NONE, message=text)
-    if is_fatal and code in NVLINK5_CODES and code != 145:
-        return replace(verdict, severity=Severity.FATAL, action=Action.REBOOT, message=f"{verdict.message} (Fatal)")
-    if is_fatal and code == 145:
-        # The vendor's own rule: the recovery action (Xid 154) that follows decides.
-        return replace(verdict, severity=Severity.WARN, action=Action.NONE, message=f"{verdict.message} (Fatal)")
-    if word is None:
-        return replace(verdict, severity=Severity.WARN, action=Action.NONE)
-    return replace(
-        verdict,
-        severity=Severity.WARN,
-        action=Action.NONE,
-        message=f"{verdict.message} (not fatal)",
-        times=3,
-        within_s=HOUR_S,
-        below=Severity.OK,
-    )
+        message += f"; sub-code {subcode} makes the GPU at the link's other end a suspect"
+    verdict = replace(verdict, device=device, severity=Severity.WARN, action=Action.NONE, message=message)
+    if word == "Fatal":
+        if code not in NVLINK5_CODES:
+            return replace(verdict, message=f"{message} (Fatal, but this code never asks for more)")
+        if code == 145:
+            # The vendor's own rule: the recovery action (Xid 154) that follows decides.
+            return replace(
+                verdict, message=f"{message} (Fatal)", unless="the recovery action (Xid 154) after it decides"
+            )
+        return replace(verdict, severity=Severity.FATAL, action=Action.REBOOT, message=f"{message} (Fatal)")
+    if not word:
+        return replace(verdict, unless="the line is cut off before the word Fatal or Nonfatal, which decides")
+    return replace(verdict, message=f"{message} (not fatal)", times=3, within_s=HOUR_S, below=Severity.OK)
 
 
 def _sxid(match: re.Match[str]) -> Verdict:
@@ -194,12 +229,19 @@ def _sxid(match: re.Match[str]) -> Verdict:
 
 def _off_bus(match: re.Match[str]) -> Verdict:
     device = _device(match["pci"]) if match["pci"] else ""
-    return Verdict("Xid79", Severity.FATAL, f"GPU {device or '?'} has fallen off the bus", Action.REBOOT, device)
+    message = f"GPU {device or '?'} has fallen off the bus"
+    return Verdict("Xid79", _F, message, Action.REBOOT, device, again=Action.REPLACE, merges="off the bus")
+
+
+def _no_start(match: re.Match[str]) -> Verdict:
+    device = _device(match["pci"]) if match["pci"] else ""
+    message = f"GPU {device or '?'} does not start"
+    return Verdict("GpuStartFailed", _F, message, Action.REBOOT, device, again=Action.REPLACE, merges="start")
 
 
 def _machine_check(match: re.Match[str]) -> Verdict | None:
     status = int(match["status"], 16) if match["status"] else 0
-    device = f"CPU {match['cpu']} bank {match['bank']}"
+    device = f"CPU {match['cpu']} bank {int(match['bank'])}"
     if match["kind"] == "Machine Check Exception" or status >> 61 & 1:
         return Verdict("MachineCheck", Severity.FATAL, f"uncorrected machine check on {device}", Action.REPLACE, device)
     return Verdict(
@@ -213,16 +255,18 @@ def _machine_check(match: re.Match[str]) -> Verdict | None:
     )
 
 
-def _edac(match: re.Match[str]) -> Verdict:
-    where = match["where"].strip()[:60]
-    count = int(match["count"])
+def _edac(match: re.Match[str]) -> Verdict | None:
+    where = (match.groupdict().get("where") or match.groupdict().get("mc") or "").strip()[:60]
+    count = int(match.groupdict().get("count") or 1)
+    if not count:
+        return None
     if match["kind"] == "UE":
         message = f"uncorrected memory error at {where}"
         return Verdict("MemoryUncorrected", Severity.FATAL, message, Action.REPLACE, where)
     return Verdict(
         "MemoryCorrected",
         Severity.WARN,
-        f"many corrected memory errors at {where}",
+        f"corrected memory errors at {where}",
         device=where,
         times=100,
         within_s=HOUR_S,
@@ -250,16 +294,28 @@ def _ghes(match: re.Match[str]) -> Verdict | None:
     return None
 
 
+_HARMLESS_DRIVERS = frozenset(
+    {"xhci_hcd", "ehci-pci", "ohci-pci", "iwlwifi", "ath10k_pci", "ath11k_pci", "snd_hda_intel", "i915", "thunderbolt"}
+)
+"""Drivers of parts that no job depends on."""
+
+
 def _aer(match: re.Match[str]) -> Verdict:
     device, word = match["dev"], match["word"]
+    driver = match.groupdict().get("driver") or ""
     if word in ("Uncorrected (Fatal)", "Uncorrectable (Fatal)"):
-        return Verdict("PcieFatal", Severity.FATAL, f"fatal PCIe error at {device}", Action.REBOOT, device)
+        message = f"fatal PCIe error at {device}"
+        if driver in _HARMLESS_DRIVERS:
+            return Verdict("PcieUncorrected", Severity.WARN, f"{message}, a part that no job needs", device=device)
+        return Verdict("PcieFatal", Severity.FATAL, message, Action.REBOOT, device, merges="PCIe")
     if word.startswith("Uncorrect"):
-        return Verdict("PcieUncorrected", Severity.WARN, f"uncorrected PCIe error at {device}", device=device)
+        return Verdict(
+            "PcieUncorrected", _W, f"uncorrected PCIe error at {device}", device=device, merges="PCIe nonfatal"
+        )
     return Verdict(
         "PcieCorrected",
         Severity.WARN,
-        f"many corrected PCIe errors at {device}",
+        f"corrected PCIe errors at {device}",
         device=device,
         times=100,
         within_s=60.0,
@@ -272,8 +328,14 @@ def _file_system(match: re.Match[str]) -> Verdict:
     return Verdict("FileSystemError", Severity.FATAL, f"file system error on {device}", Action.REPLACE, device)
 
 
-def _disk(match: re.Match[str]) -> Verdict:
+_NO_DISK = re.compile(r"fd\d+|sr\d+|loop\d+|nbd\d+|zram\d+|ram\d+")
+"""Drives without a medium and devices made of files: their errors are no disk's."""
+
+
+def _disk(match: re.Match[str]) -> Verdict | None:
     device = match["dev"]
+    if _NO_DISK.fullmatch(device):
+        return None
     return Verdict("DiskError", Severity.FATAL, f"read or write error of disk {device}", Action.REPLACE, device)
 
 
@@ -288,7 +350,7 @@ def _oom(match: re.Match[str]) -> Verdict:
         job_id = int(job.group(1)) if job else None
         message = f"job {job_id} reached its memory limit" if job else "a memory limit (cgroup) was reached"
         device = f"job {job_id}" if job else ""
-        return Verdict("OutOfMemoryJob", Severity.WARN, message, device=device, whose=Whose.USER, job_id=job_id)
+        return Verdict("OutOfMemoryJob", _W, message, device=device, whose=Whose.USER, job_id=job_id, merges="memcg")
     task = re.search(r"\btask=([^,]+)", match.string)
     return _global_oom(task.group(1) if task else "a process")
 
@@ -298,12 +360,13 @@ _DAEMONS = frozenset({"slurmd", "slurmstepd", "munged", "slurmctld", "hyperpod-a
 
 def _global_oom(victim: str) -> Verdict:
     tail = ", one of the node's own services" if victim in _DAEMONS else ""
-    return Verdict("OutOfMemoryNode", Severity.WARN, f"the node ran out of memory and killed {victim}{tail}")
+    return Verdict("OutOfMemoryNode", _W, f"the node ran out of memory and killed {victim}{tail}", merges="oom")
 
 
 def _oom_kill(match: re.Match[str]) -> Verdict:
     if match["memcg"]:
-        return Verdict("OutOfMemoryJob", Severity.WARN, "a memory limit (cgroup) was reached", whose=Whose.USER)
+        message = "a memory limit (cgroup) was reached"
+        return Verdict("OutOfMemoryJob", _W, message, whose=Whose.USER, merges="memcg")
     return _global_oom(match["name"])
 
 
@@ -315,6 +378,18 @@ def _hung_task(match: re.Match[str]) -> Verdict:
 def _lockup(match: re.Match[str]) -> Verdict:
     message = f"CPU {match['cpu']} is locked up in the kernel"
     return Verdict("SoftLockup", Severity.FATAL, message, Action.REBOOT, times=2, within_s=600.0)
+
+
+def _raid(match: re.Match[str]) -> Verdict:
+    device, text = match["dev"], match.string
+    if "failing array" in text or "Cannot continue operation" in text:
+        return Verdict("RaidFailed", _F, f"{device} has failed", Action.REPLACE, device)
+    return Verdict("RaidDegraded", _W, f"a disk of {device} has failed", device=device, merges="raid")
+
+
+def _memory_failure(match: re.Match[str]) -> Verdict:
+    message = "the kernel took a damaged page of memory away"
+    return Verdict("MemoryUncorrected", _F, message, Action.REPLACE, merges="memory failure")
 
 
 def _fixed(verdict: Verdict) -> Callable[[re.Match[str]], Verdict]:
@@ -333,29 +408,64 @@ def _ignore(match: re.Match[str]) -> None:
 
 def _neuron(match: re.Match[str]) -> Verdict:
     fields = dict(re.findall(r"(\S+?)=(\S*)", match.string))
-    action, device = fields.get("action", ""), f"nd{fields.get('nd-id', '?')}"
+    action, device = fields.get("action", "").rstrip(",.;"), f"nd{fields.get('nd-id', '?').rstrip(',.;')}"
     kind = match["kind"]
     message = f"Neuron device {device} reports {kind}, asks for {action or 'nothing'}"
-    if re.search(r"RELOAD|REBOOT|RESET", action):
+    if "TERMINATE" in action.upper() or "REPLACE" in action.upper():
+        # Any process that may open the device can write this line, so it alone does not cost a machine.
+        return Verdict(
+            "NeuronHardwareError",
+            Severity.FATAL,
+            message,
+            Action.REPLACE,
+            device,
+            times=2,
+            within_s=DAY_S,
+            fold_s=60.0,
+            unless="a program can write this line: it needs an error counter of the device that rose, or a repeat",
+        )
+    if action:
         return Verdict("NeuronHardwareError", Severity.FATAL, message, Action.REBOOT, device)
-    # Any process that may open the device can write this line, so it alone does not cost a machine.
     return Verdict("NeuronHardwareError", Severity.WARN, message, device=device)
 
 
-_W, _F = Severity.WARN, Severity.FATAL
+def _neuron_timeout(match: re.Match[str]) -> Verdict:
+    named = re.search(r"\bnd\d+\b", match.string)
+    device = named.group() if named else ""
+    message = f"the Neuron driver reports time-outs{f' of {device}' if device else ''}"
+    return Verdict("NeuronTimeout", _F, message, Action.REBOOT, device, times=2, within_s=HOUR_S)
+
+
+_CARD_FAILED = Verdict(
+    "NetworkCardFailed",
+    Severity.FATAL,
+    "the network card {dev} no longer answers its driver",
+    Action.REBOOT,
+    again=Action.REPLACE,
+    merges="card",
+)
+
+
+def _link(match: re.Match[str]) -> Verdict:
+    device = match["dev"] or match["dev2"] or match["dev3"]
+    if match["state"].lower() == "down":
+        message = f"the link of {device} went down"
+        return Verdict("LinkDown", _W, message, device=device, times=2, within_s=300.0, below=Severity.OK)
+    return Verdict("LinkUp", Severity.OK, f"the link of {device} came up", device=device)
+
 
 _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]], ...] = (
     (_XID, _xid),
     (_SXID, _sxid),
     (re.compile(_LEAD + r"nvidia-peermem\b.*invalid context"), _ignore),
     (_OFF_BUS, _off_bus),
+    (re.compile(_LEAD + rf"NVRM: (?:GPU {_PCI}: |.*\b)?(?:RmInitAdapter|rm_init_adapter) failed"), _no_start),
+    (re.compile(_LEAD + rf"NVRM: (?:GPU {_PCI}: |.*\b)?probe failed\b"), _no_start),
+    (re.compile(_LEAD + r"NVRM: (?P<pci>)The NVIDIA probe routine failed for [1-9]\d* device"), _no_start),
+    (re.compile(_LEAD + rf"nvidia(?:: probe of)? {_PCI}(?:: probe with driver nvidia)? failed with error"), _no_start),
     (
-        re.compile(_LEAD + r"NVRM: (?:.*\b)?(?:RmInitAdapter|rm_init_adapter) failed"),
-        _fixed(Verdict("GpuStartFailed", _F, "a GPU does not start (RmInitAdapter failed)", Action.REBOOT)),
-    ),
-    (
-        re.compile(_LEAD + r"NVRM: (?:.*\b)?probe failed\b|" + _LEAD + r"nvidia: probe of \S+ failed"),
-        _fixed(Verdict("GpuStartFailed", _F, "the driver could not take a GPU (probe failed)", Action.REBOOT)),
+        re.compile(_LEAD + r"NVRM: .*knvlink\w*: .*\bfailed\b|" + _LEAD + r"NVRM: knvlink\w+\b.*\bfailed\b"),
+        _fixed(Verdict("NvlinkMaskFailed", _W, "the driver could not read the state of the NVLinks")),
     ),
     (
         re.compile(_LEAD + r"NVRM: API mismatch"),
@@ -372,10 +482,28 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
         re.compile(_LEAD + r"EDAC \S+: (?P<count>\d+) (?P<kind>CE|UE) .*?\bon (?P<where>\S+)"),
         _edac,
     ),
+    (re.compile(_LEAD + r"EDAC (?P<mc>MC\d+): (?P<kind>CE|UE) (?:page|row|-)"), _edac),
+    (
+        re.compile(_LEAD + r"mce: Uncorrected hardware memory error in user-access at [0-9a-f]+"),
+        _memory_failure,
+    ),
+    (
+        re.compile(
+            _LEAD + r"Memory failure: 0x[0-9a-f]+: (?:Killing |Sending SIGBUS|recovery action for (?!.*\bIgnored\b))"
+        ),
+        _memory_failure,
+    ),
+    (
+        re.compile(
+            _LEAD
+            + r"\[Hardware Error\]: (?:System Fatal error|Uncorrected, software (?:restartable|containable) error)"
+        ),
+        _fixed(Verdict("MachineCheck", _F, "uncorrected machine check", Action.REPLACE)),
+    ),
     (re.compile(_LEAD + r"(?:\{\d+\})?\[Hardware Error\]: event severity: (?P<word>[a-z]+)"), _ghes),
     (
         re.compile(
-            _LEAD + r"(?:\S+ )?(?P<dev>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): "
+            _LEAD + rf"(?:(?P<driver>[\w-]+) )?{_BDF}: (?:AER: )?"
             r"PCIe Bus Error: severity=(?P<word>Uncorrect(?:ed|able) \((?:Non-)?Fatal\)|Correct(?:ed|able))"
         ),
         _aer,
@@ -383,31 +511,55 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
     (
         re.compile(
             _LEAD + r"pcieport \S+: AER: (?:Multiple )?(?P<word>Uncorrect(?:ed|able) \((?:Non-)?Fatal\)) "
-            r"error (?:message )?received(?: from)?:? (?P<dev>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])"
+            rf"error (?:message )?received(?: from)?:? {_BDF}"
         ),
         _aer,
     ),
+    (
+        re.compile(
+            _LEAD + rf"pcieport {_BDF}: AER: (?:Multiple )?(?P<word>Uncorrect(?:ed|able) \((?:Non-)?Fatal\)) "
+            r"error (?:message )?received"
+        ),
+        _aer,
+    ),
+    (
+        re.compile(_LEAD + rf"pcieport {_BDF}: DPC: containment event"),
+        _fixed(Verdict("PcieContained", _W, "the PCIe port {dev} cut its device off after an error")),
+    ),
+    (
+        re.compile(_LEAD + rf"(?:\S+ )?{_BDF}:? .*\bavailable PCIe bandwidth, limited by\b"),
+        _fixed(Verdict("PcieLimited", _W, "{dev} has a slower place on the bus than it could use")),
+    ),
     (re.compile(_LEAD + r"EXT4-fs error \(device (?P<dev>[^)]+)\)"), _file_system),
     (re.compile(_LEAD + r"EXT4-fs \((?P<dev>[^)]+)\): Remounting filesystem read-only"), _file_system),
+    (
+        re.compile(_LEAD + r"XFS \((?P<dev>[^)]+)\): User initiated shutdown"),
+        _fixed(Verdict("FileSystemShutDown", _W, "somebody shut down the file system on {dev}")),
+    ),
     (re.compile(_LEAD + r"XFS \((?P<dev>[^)]+)\): .*(?:Shutting down filesystem|has been shut down)"), _file_system),
     (
         re.compile(_LEAD + r"BTRFS(?:: error| error| critical) \(device (?P<dev>[^):]+).*\bforced readonly\b"),
         _file_system,
     ),
     (re.compile(_LEAD + r"(?:blk_update_request: )?critical medium error, dev (?P<dev>[\w-]+)"), _disk),
-    (re.compile(_LEAD + r"(?:blk_update_request: |print_req_error: )?I/O error, dev (?P<dev>[\w-]+)"), _disk),
+    (
+        re.compile(_LEAD + r"(?:blk_update_request: |print_req_error: |end_request: )?I/O error, dev (?P<dev>[\w-]+)"),
+        _disk,
+    ),
     (re.compile(_LEAD + r"Buffer I/O error on dev(?:ice)? (?P<dev>[\w-]+)"), _disk),
     (
         re.compile(
-            _LEAD + r"nvme (?P<dev>nvme\d+): (?:I/O .*\breset controller|I/O \d+ .*timeout, disable controller|"
-            r"controller is down; will reset|Device not ready; aborting reset|Removing after probe failure)"
+            _LEAD + r"nvme (?P<dev>nvme\d+): (?:I/O .*\breset controller|I/O .*\btimeout, disable controller|"
+            r"controller is down; will reset|Device not ready; aborting reset|Removing after probe failure|"
+            r"frozen state error detected, reset controller|Disabling device after reset failure)"
         ),
         _nvme,
     ),
     (
-        re.compile(_LEAD + r"md/raid\S*:(?P<dev>md\d+): Disk failure on \S+"),
-        _fixed(Verdict("RaidDegraded", _W, "a disk of {dev} has failed")),
+        re.compile(_LEAD + r"nvme (?P<dev>nvme\d+): I/O .*\btimeout, aborting"),
+        _fixed(Verdict("DiskSlow", _W, "{dev} did not answer in time")),
     ),
+    (re.compile(_LEAD + r"md/raid\S*:(?P<dev>md\d+): (?:Disk failure on \S+|Cannot continue operation)"), _raid),
     (re.compile(_LEAD + r"oom-kill:constraint=CONSTRAINT_(?P<kind>[A-Z_]+),"), _oom),
     (
         re.compile(_LEAD + r"(?P<memcg>Memory cgroup )?[Oo]ut of memory: Kill(?:ed)? process \d+ \((?P<name>[^)]*)\)"),
@@ -415,7 +567,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
     ),
     (re.compile(_LEAD + r"INFO: task (?P<name>.+):\d+ blocked for more than (?P<s>\d+) seconds"), _hung_task),
     (
-        re.compile(_LEAD + r"Future hung task reports are suppressed"),
+        re.compile(_LEAD + r"(?:INFO: )?Future hung task reports are suppressed"),
         _fixed(Verdict("HungTaskReportsEnded", Severity.UNKNOWN, "the kernel no longer reports stuck processes")),
     ),
     (re.compile(_LEAD + r"(?:NMI )?(?:watchdog: )?BUG: soft lockup - CPU#(?P<cpu>\d+) stuck for"), _lockup),
@@ -432,7 +584,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
             _LEAD + r"(?:BUG: (?:kernel NULL pointer dereference|unable to handle)|"
             r"Oops(?:: |\b.*?)[0-9a-f]{4} \[#\d+\]|general protection fault(?:,.*)?: [0-9a-f]{4} \[#\d+\])"
         ),
-        _fixed(Verdict("KernelOops", _F, "the kernel has crashed in part (oops)", Action.REBOOT)),
+        _fixed(Verdict("KernelOops", _F, "the kernel has crashed in part (oops)", Action.REBOOT, merges="oops")),
     ),
     (
         re.compile(_LEAD + r"Kernel panic - not syncing"),
@@ -454,38 +606,176 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
         _fixed(Verdict("LustreRestored", Severity.OK, "the connection to {dev} is back", closes="LustreLost")),
     ),
     (
-        re.compile(_LEAD + r"nfs: server (?P<dev>\S+) not responding"),
+        re.compile(_LEAD + r"(?:nfs|lockd): server (?P<dev>\S+) not responding"),
         _fixed(Verdict("NfsSilent", _W, "the NFS server {dev} does not answer", whose=Whose.SITE)),
     ),
     (
-        re.compile(_LEAD + r"nfs: server (?P<dev>\S+) OK\b"),
+        re.compile(_LEAD + r"(?:nfs|lockd): server (?P<dev>\S+) OK\b"),
         _fixed(Verdict("NfsBack", Severity.OK, "the NFS server {dev} answers again", closes="NfsSilent")),
     ),
     (
         re.compile(
-            _LEAD + r"mlx5_core (?P<dev>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]):.*"
-            r"(?:health compromised - reached miss count|Will cause a leak of a command resource|"
-            r"unrecoverable hardware error)"
+            _LEAD + rf"mlx5_core {_BDF}\b.*(?:health compromised - reached miss count|"
+            r"Will cause a leak of a command resource|unrecoverable hardware error)"
         ),
-        _fixed(Verdict("NetworkCardFailed", _F, "the network card {dev} no longer answers its driver", Action.REBOOT)),
+        _fixed(_CARD_FAILED),
     ),
     (
         re.compile(
-            _LEAD + r"(?:efa|ena) (?P<dev>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\b.*"
-            r"(?:didn't send any completion for admin cmd|Admin queue is closed)"
+            _LEAD + rf"(?:efa|ena) {_BDF}\b.*(?:didn't send any completion for admin cmd|Admin queue is closed|"
+            r"[Rr]eset attempt failed|[Rr]eset (?:has )?failed)"
         ),
-        _fixed(Verdict("NetworkCardFailed", _F, "the network card {dev} no longer answers its driver", Action.REBOOT)),
+        _fixed(_CARD_FAILED),
     ),
-    (re.compile(_LEAD + r"NEURON_HW_ERR=(?P<kind>\w+)\b"), _neuron),
+    (
+        re.compile(_LEAD + rf"efa {_BDF}\b.*\bALLOC_PD\b.*\berr -12\b"),
+        _fixed(
+            Verdict("EfaLimit", _W, "a program asked {dev} for more than its limit allows (err -12)", whose=Whose.USER)
+        ),
+    ),
     (
         re.compile(
-            _LEAD + r"neuron:.*\b(?:DMA completion timeout on (?P<dev>nd\d+)|reset request \d+ .*failed to complete)"
+            _LEAD + rf"mlx5_core {_BDF}\b.*Port module event(?:\[error\])?: module \d+, .*[Hh]igh [Tt]emperature"
+        ),
+        _fixed(Verdict("NetworkCardHot", _W, "the module of the network card {dev} is too hot")),
+    ),
+    (
+        re.compile(_LEAD + rf"mlx5_core {_BDF}\b.*Port module event(?:\[error\])?: module \d+, .*[Uu]nplugged"),
+        _fixed(
+            Verdict(
+                "CableUnplugged",
+                _W,
+                "a cable of the network card {dev} is out",
+                times=3,
+                within_s=HOUR_S,
+                below=Severity.OK,
+                unless="an empty cage says so at every boot",
+            )
+        ),
+    ),
+    (
+        re.compile(
+            _LEAD
+            + rf"(?:NETDEV WATCHDOG: .*\btransmit queue \d+ timed out|ena {_BDF}\b.*[Kk]eep alive watchdog timeout|"
+            rf"mlx5_core (?P<mlx>\S+)\b.*\bTX timeout)"
         ),
         _fixed(
-            Verdict("NeuronTimeout", _F, "the Neuron driver reports timeouts", Action.REBOOT, times=2, within_s=HOUR_S)
+            Verdict(
+                "NetworkTimeout",
+                _W,
+                "a network card did not send in time",
+                times=3,
+                within_s=HOUR_S,
+                below=Severity.WARN,
+            )
+        ),
+    ),
+    (
+        re.compile(
+            _LEAD
+            + r"(?:[\w-]+ [0-9a-f:.]+ (?P<dev>\w+):|[\w-]+ [0-9a-f:.]+: (?P<dev2>\w+):|(?:\w+: )?(?P<dev3>\w+):?) "
+            r"(?:NIC )?(?:Port: \d+ )?Link (?:is )?(?P<state>[Dd]own|DOWN|[Uu]p|UP)\b"
+        ),
+        _link,
+    ),
+    (re.compile(_LEAD + r"(?:\S.{0,60} )?NEURON_HW_ERR=(?P<kind>\w+)\b"), _neuron),
+    (
+        re.compile(
+            _LEAD + r"neuron:.*\b(?:DMA completion timeout on nd\d+|reset request \d+ .*failed to complete|"
+            r"seq: \d+, cmd: \d+ timed out)"
+        ),
+        _neuron_timeout,
+    ),
+    (
+        re.compile(_LEAD + r"[^:]*\[\d+\]: segfault at .* in libnccl\.so"),
+        _fixed(
+            Verdict("SegfaultNccl", _W, "a program crashed in NCCL: the library is where, not why", whose=Whose.USER)
         ),
     ),
 )
+
+
+_BENIGN: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
+    (re.compile(_LEAD + pattern), code, why)
+    for pattern, code, why in (
+        (
+            r"nvidia-peermem\b.*invalid context",
+            "PeermemTeardown",
+            "printed when a process ends; no fault",
+        ),
+        (
+            r"mlx5_core \S+\b.*ACCESS_REG\b.*\bfailed\b",
+            "AccessRegister",
+            "a monitor read a register that it may not; no fault",
+        ),
+        (
+            r"mlx5_core \S+\b.*insufficient power on the PCIe slot",
+            "SlotPower",
+            "printed at every boot; no fault",
+        ),
+        (
+            r".*\bNeuron Driver Started with Version",
+            "NeuronDriverStarted",
+            "the driver's load line, printed at error level; no fault",
+        ),
+        (
+            r"neuron:.*Failed to copy memory during a NeuronCore reset.*Retrying",
+            "NeuronRetry",
+            "the driver tries again by itself; no fault",
+        ),
+        (
+            r"(?:mce: )?\[Hardware Error\]: Machine check events logged",
+            "MachineCheckNotice",
+            "says only that others follow",
+        ),
+        (
+            r"(?:\{\d+\})?\[Hardware Error\]: .*(?:no (?:further )?action required|requires no further action)",
+            "HardwareErrorHandled",
+            "the hardware has handled it; no fault",
+        ),
+        (
+            r"EXT4-fs \([^)]+\): .*errors=remount-ro",
+            "MountOption",
+            "an option of the mount; no fault",
+        ),
+        (
+            r"EXT4-fs \([^)]+\): (?:error count since last fsck|initial error at|last error at)",
+            "OldErrors",
+            "counts errors of the past; no fault of now",
+        ),
+        (
+            r"ata\d+(?:\.\d+)?: SATA link down",
+            "SataEmpty",
+            "a port without a disk; no fault",
+        ),
+        (
+            r"md: (?:data-check|requested-resync|resync) of RAID array",
+            "RaidCheck",
+            "the regular check; no fault",
+        ),
+        (
+            r"(?:blk_update_request: |print_req_error: )?(?:critical medium error|I/O error), "
+            r"dev (?:fd|sr|loop|nbd|zram)\d+",
+            "NoMedium",
+            "a drive without a medium, or no disk at all; no fault",
+        ),
+        (
+            r"Buffer I/O error on dev(?:ice)? (?:fd|sr|loop|nbd|zram)\d+",
+            "NoMedium",
+            "a drive without a medium, or no disk at all; no fault",
+        ),
+    )
+)
+
+
+def explain_benign(text: str) -> tuple[str, str] | None:
+    """Return code and reason for a line that looks like a fault and is none; None for any other line.
+
+    The agent passes such lines over; people who read a log want to know why.
+    """
+    if not _INTERESTING.search(text):
+        return None
+    return next(((code, why) for pattern, code, why in _BENIGN if pattern.match(text)), None)
 
 
 def classify(text: str, *, root_devices: Collection[str] = ()) -> tuple[Verdict, ...]:
@@ -507,9 +797,6 @@ def classify(text: str, *, root_devices: Collection[str] = ()) -> tuple[Verdict,
             return ()
         if verdict.code in ("FileSystemError", "DiskError") and not is_root_device(verdict.device, root_devices):
             verdict = replace(verdict, severity=Severity.WARN, action=Action.NONE)
-        caused_by = _CAUSED_BY.search(text) if verdict.code == "Xid45" else None
-        if caused_by:
-            verdict = replace(verdict, severity=Severity.OK, message=f"{verdict.message} (Xid {caused_by.group(1)})")
         return (verdict,)
     return ()
 

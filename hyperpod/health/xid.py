@@ -20,6 +20,7 @@ class Xid:
     severity: Severity
     action: Action = Action.NONE
     whose: Whose = Whose.NODE
+    unless: str = ""
 
 
 def _fatal(action: Action, **codes: str) -> dict[int, Xid]:
@@ -37,6 +38,8 @@ def _application(meaning: str, *codes: int) -> dict[int, Xid]:
 def _information(*codes: int) -> dict[int, Xid]:
     return {code: Xid("information of the driver", Severity.OK) for code in codes}
 
+
+_SAME_UNIT = "the same unit under a second user or job within 24 h makes the GPU a suspect"
 
 XIDS: dict[int, Xid] = {
     **_fatal(
@@ -72,7 +75,6 @@ XIDS: dict[int, Xid] = {
     ),
     **_fatal(Action.REPLACE, x64="row-remap or page-retirement failure", x54="auxiliary power is not connected"),
     **_warn(
-        x157="row-remap event that could not be recorded",
         x74="NVLink error",
         x154="GPU recovery action changed",
         x147="NVLink TREX error",
@@ -82,15 +84,12 @@ XIDS: dict[int, Xid] = {
         x92="high rate of single-bit ECC errors",
         x78="vGPU start error",
         x142="vGPU information",
-        x159="CHI non-data error",
         x164="channel repair event",
         x165="channel repair pending",
         x166="channel repair failed",
         x170="interrupt error",
         x176="newer code",
     ),
-    **_application("graphics engine exception", 13),
-    **_application("memory page fault of the application", 31),
     **_application("preemptive removal, follows other errors", 45),
     **_application(
         "application, engine, copy-engine or decoder error",
@@ -100,6 +99,14 @@ XIDS: dict[int, Xid] = {
         139,
         174,
     ),
+    159: Xid("CHI non-data error", Severity.WARN, unless="a reboot when unified memory (UVM) is in use"),
+    157: Xid(
+        "row-remap event that could not be recorded",
+        Severity.WARN,
+        unless="a replacement when NVML reports a remapping failure",
+    ),
+    13: Xid("graphics engine exception", Severity.WARN, Action.NONE, Whose.USER, _SAME_UNIT),
+    31: Xid("memory page fault of the application", Severity.WARN, Action.NONE, Whose.USER, _SAME_UNIT),
     **_information(37, 38, 43, 44, 66, 67, 93, 106, 107, 121, 137, 141, 152, 153, 160, 161, 162, 163),
 }
 """Every code that is known. Other numbers are WARN and recorded."""
@@ -124,5 +131,7 @@ PEER_SUBCODES = frozenset({21, *range(32, 38)})
 
 NVLINK74_ECC = frozenset({4, 5})
 NVLINK74_HARDWARE = frozenset({8, 9, 12, 16, 17, 24, 28})
+NVLINK74_SIGNAL = frozenset({21, 22})
+NVLINK74_SYMPATHETIC = frozenset({1, 20})
 NVLINK74_IGNORED = frozenset({0, 23, 30})
 """Bits of the first register of Xid 74 on parts before the fifth NVLink generation."""

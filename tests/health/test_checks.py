@@ -3,10 +3,10 @@
 A case file holds ``facts``, ``settings`` and ``host`` (see ``tests.fakes.host``), what munge does, and ``expect``: the
 findings as ``CODE SEVERITY [device]``, with a part of the message where it matters; ``not_ready`` is a part of that
 sentence. ``host.trees`` holds folders as ``{root: {path below it: value}}``; ``devices`` and ``streams`` are those of
-``tests.fakes.devices``. ``gpus`` says what NVML knows: ``count`` GPUs that are well, with changes for ``all`` or for one
-by its index; ``errors`` of one are ``attribute: ANSWER``. ``gpu_error`` (an answer) and ``no_library`` (a fault) are what
-the library says instead. ``inventory`` is compared where it is given. ``again`` lists changes to the host for further
-runs of the same check, each with its own ``expect``.
+``tests.fakes.devices``. ``gpus`` says what NVML knows: ``count`` GPUs that are well, with changes for ``all`` or for
+one by its index; ``errors`` of one are ``attribute: ANSWER``. ``gpu_error`` (an answer) and ``no_library`` (a fault) are
+what the library says instead. ``inventory`` is compared where it is given. ``again`` lists changes to the host for
+further runs of the same check, each with its own ``expect``.
 """
 
 from __future__ import annotations

@@ -9,29 +9,21 @@ in steps of ten times, so that 100,000 lines in a minute are five changes.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from hyperpod.core.finding import Action, Finding, Severity, observed
+from hyperpod.core.finding import Finding, Severity, observed, strongest_action
 from hyperpod.health.check import About, setting
-from hyperpod.health.kernel import GPU_NAMED, Verdict, classify
+from hyperpod.health.kernel import Verdict
 from hyperpod.health.kernel_codes import KERNEL_CODES
-from hyperpod.health.kmsg import Position, Record, parse_record
+from hyperpod.health.kernel_events import Judged, KernelEvents
+from hyperpod.health.kmsg import Position, parse_record
 
 NAME = "kernel_log"
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
-
-_THREE_LINES_S = 5.0
-"""The lines of one event that comes in several records lie within this time."""
-
-_STACK_S = 2.0
-"""A hung task's stack follows its headline within this time."""
-
-_STACK_MODULES = {"[nvidia]": "Nvidia", "[lustre]": "Lustre", "[nfs]": "Nfs", "[ptlrpc]": "Lustre"}
 
 
 @dataclass(frozen=True)
@@ -93,19 +85,14 @@ class KernelLog:
         self._instance_id = instance_id
         self._booted_at = booted_at
         self._zero = wall_clock_zero
-        self._root_devices = tuple(root_devices)
         self._forget_s = forget_s
-        self._overrides = {code: Severity[word.upper()] for code, word in (overrides or {}).items()}
+        by_code = {code: Severity[word.upper()] for code, word in (overrides or {}).items()}
+        self._kernel = KernelEvents(root_devices, by_code)
         self._limit = limit
         self._observe_only = observe_only
         self.position = Position(boot_id)
         self.lines = 0
         self._events: dict[tuple[str, str], _Event] = {}
-        self._windows: dict[tuple[str, str], deque[tuple[float, int]]] = {}
-        self._decided: dict[str, tuple[float, Action]] = {}
-        self._gpu: tuple[str, float] = ("", 0.0)
-        self._hung: tuple[str, float] = ("", 0.0)
-        self._memory: tuple[str, tuple[Verdict, ...]] = ("", ())
 
     def feed(self, raw: str, now: float) -> bool:
         """Take one raw record and return whether the findings changed.
@@ -122,55 +109,18 @@ class KernelLog:
         if not record.is_kernels:
             return False
         at = record.at_s or now
-        if self._attach(record, at):
-            return True
         changed = False
-        for verdict in self._classified(record.text):
-            changed = self._take(self._completed(verdict, at), record.text, at) or changed
+        for judged in self._kernel.feed(record.text, at):
+            changed = self._take(judged, record.text, at) or changed
         return changed
 
-    def _classified(self, text: str) -> tuple[Verdict, ...]:
-        # Floods repeat one line; it is understood once.
-        if text != self._memory[0]:
-            self._memory = (text, classify(text, root_devices=self._root_devices))
-        return self._memory[1]
-
-    def _attach(self, record: Record, at: float) -> bool:
-        """Remember lines that open an event of several records, and read a hung task's stack."""
-        named = GPU_NAMED.match(record.text)
-        if named:
-            domain, bus, slot = named["pci"].lower().split(":")
-            self._gpu = (f"{domain[-4:]}:{bus}:{slot}", at)
-        if self._hung[0] and at - self._hung[1] <= _STACK_S:
-            for module, code in _STACK_MODULES.items():
-                if module in record.text:
-                    message = f"{self._hung[0]}, in the module {module.strip('[]')}"
-                    self._hung = ("", 0.0)
-                    return self._take(Verdict(f"HungTask{code}", Severity.WARN, message), record.text, at)
-        return False
-
-    def _completed(self, verdict: Verdict, at: float) -> Verdict:
-        if verdict.code == "HungTask":
-            self._hung = (verdict.message, at)
-        if verdict.code == "Xid79" and not verdict.device and at - self._gpu[1] <= _THREE_LINES_S and self._gpu[0]:
-            device = self._gpu[0]
-            verdict = replace(verdict, device=device, message=f"GPU {device} has fallen off the bus")
-        override = self._overrides.get(verdict.code)
-        if override is not None:
-            action = verdict.action if override is Severity.FATAL else Action.NONE
-            if override is Severity.FATAL and action is Action.NONE:
-                action = Action.DRAIN
-            verdict = replace(verdict, severity=override, action=action, times=1)
-        decided = self._decided.get(verdict.device)
-        if decided and verdict.severity is Severity.FATAL and verdict.code != "Xid154" and at - decided[0] <= 5.0:
-            verdict = replace(verdict, action=decided[1])
-        return verdict
-
-    def _take(self, verdict: Verdict, text: str, at: float) -> bool:
+    def _take(self, judged: Judged, text: str, at: float) -> bool:
+        verdict, severity, action = judged.verdict, judged.severity, judged.action
         if verdict.closes:
             return self._close(verdict)
+        if verdict.code == "LinkUp":
+            return False
         key = (verdict.code, verdict.device)
-        severity, action = self._weighed(verdict, key, at)
         event = self._events.get(key)
         if event is None:
             since = self._zero + timedelta(seconds=at)
@@ -190,7 +140,7 @@ class KernelLog:
                 job_id=verdict.job_id,
             )
             self._events[key] = _Event(finding, verdict.count, at)
-            self._decide(verdict, at)
+            self._decide(verdict)
             self._trim()
             return True
         event.count += verdict.count
@@ -198,36 +148,25 @@ class KernelLog:
         is_worse = (severity is Severity.FATAL) and event.finding.severity is not Severity.FATAL
         is_new_word = verdict.code == "Xid154" and event.finding.message.partition(" (seen ")[0] != verdict.message
         is_step = event.count >= event.reported * 10
-        if not (is_worse or is_new_word or is_step or severity > event.finding.severity):
+        asked = replace(event.finding, severity=severity, action=action)
+        is_stronger = action is not event.finding.action and strongest_action((event.finding, asked)) is action
+        if not (is_worse or is_new_word or is_step or is_stronger or severity > event.finding.severity):
             return False
         if is_step:
             event.reported = 10 ** (len(str(event.count)) - 1)
         message = verdict.message + (f" (seen {event.reported} times)" if event.reported > 1 else "")
-        if event.finding.severity is Severity.FATAL and not is_new_word:
+        if event.finding.severity is Severity.FATAL and not is_new_word and not is_stronger:
             severity, action = event.finding.severity, event.finding.action
         event.finding = replace(
             event.finding, severity=severity, action=action, message=message, is_hard=severity is Severity.FATAL
         )
-        self._decide(verdict, at)
+        self._decide(verdict)
         return True
 
-    def _weighed(self, verdict: Verdict, key: tuple[str, str], at: float) -> tuple[Severity, Action]:
-        """Apply the verdict's rate."""
-        if verdict.times <= 1:
-            return verdict.severity, verdict.action
-        window = self._windows.setdefault(key, deque(maxlen=verdict.times))
-        window.append((at, verdict.count))
-        while window and at - window[0][0] > verdict.within_s:
-            window.popleft()
-        if sum(count for _, count in window) >= verdict.times:
-            return verdict.severity, verdict.action
-        return verdict.below, Action.NONE
-
-    def _decide(self, verdict: Verdict, at: float) -> None:
+    def _decide(self, verdict: Verdict) -> None:
         """The driver's own recovery action (Xid 154) outweighs the table for the same GPU."""
         if verdict.code != "Xid154" or verdict.severity is not Severity.FATAL:
             return
-        self._decided[verdict.device] = (at, verdict.action)
         for (code, device), event in self._events.items():
             if device == verdict.device and code.startswith("Xid") and event.finding.severity is Severity.FATAL:
                 event.finding = replace(event.finding, action=verdict.action)
@@ -236,8 +175,6 @@ class KernelLog:
         closed = [k for k in self._events if k[1] == verdict.device and k[0].startswith(verdict.closes)]
         for key in closed:
             del self._events[key]
-            self._windows.pop(key, None)
-        self._decided.pop(verdict.device, None)
         return bool(closed)
 
     def _trim(self) -> None:
@@ -245,16 +182,16 @@ class KernelLog:
             rank = {Severity.OK: 0, Severity.WARN: 1, Severity.UNKNOWN: 2, Severity.FATAL: 3}
             key = min(self._events, key=lambda k: (rank[self._events[k].finding.severity], self._events[k].last_at))
             del self._events[key]
-            self._windows.pop(key, None)
 
     def overrun(self, now: float) -> bool:
         """The kernel overwrote records before they were read: what they said is unknown."""
         verdict = Verdict("LinesLost", Severity.UNKNOWN, "the kernel wrote faster than we read; lines were lost")
-        return self._take(verdict, "", now)
+        return self._take(Judged(verdict, verdict.severity, verdict.action), "", now)
 
     def unreadable(self, why: str, now: float) -> bool:
         """The log cannot be read at all."""
-        return self._take(Verdict("LogUnreadable", Severity.UNKNOWN, why), "", now)
+        verdict = Verdict("LogUnreadable", Severity.UNKNOWN, why)
+        return self._take(Judged(verdict, verdict.severity, verdict.action), "", now)
 
     def readable(self) -> bool:
         """The log can be read again."""
@@ -269,7 +206,6 @@ class KernelLog:
         ]
         for key in old:
             del self._events[key]
-            self._windows.pop(key, None)
         return bool(old)
 
     def clear(self, code: str, device: str = "") -> bool:
