@@ -18,6 +18,7 @@ from datetime import timedelta
 
 from hyperpod import __version__
 from hyperpod.adapters.host import LocalHost
+from hyperpod.adapters.imds import Imds, endpoint_of
 from hyperpod.adapters.munge import Munge
 from hyperpod.adapters.process import Processes
 from hyperpod.adapters.wire import trusted_uids
@@ -34,6 +35,7 @@ from hyperpod.health.check import Check, Settings
 from hyperpod.health.checks import kernel_log
 from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.runner import Runner
+from hyperpod.ports.metadata import Metadata
 
 log = logging.getLogger("hyperpod.agent")
 
@@ -78,11 +80,18 @@ def build(settings: AgentSettings, host: LocalHost, munge: Munge) -> tuple[Loop,
         munge,
         lambda on_event: Link(settings.head_address, settings.controller_port, munge, trusted, on_event),
         Notifier(os.environ),
+        metadata=metadata_of(settings),
     )
     gateway = default_gateway(host)
     mind = Mind(settings, runner, kernel, outbox, loop, boot_id=boot_id, gateway=gateway, notes=notes, start=start)
     restore(mind, f"{settings.state_dir}/state.json")
     return loop, mind
+
+
+def metadata_of(settings: AgentSettings) -> Metadata | None:
+    """Return the way to the cloud's metadata service; None where neither configuration nor environment names one."""
+    endpoint = endpoint_of(settings.metadata_endpoint, os.environ)
+    return Imds(endpoint) if endpoint else None
 
 
 def read_boot_id(settings: AgentSettings, host: LocalHost) -> str:

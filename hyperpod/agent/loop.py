@@ -34,6 +34,7 @@ from hyperpod.agent.workers import Workers
 from hyperpod.errors import HyperpodError
 from hyperpod.health.check import Check, Facts, Ports, Result
 from hyperpod.ports.host import Credentials, Host
+from hyperpod.ports.metadata import Metadata
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Loop:
         link: Makes the link, given the function that takes its events.
         notifier: Speaks to systemd.
         allowed: Uids that may use the socket.
+        metadata: The cloud's word about this machine, where there is one to ask.
     """
 
     def __init__(
@@ -68,10 +70,12 @@ class Loop:
         notifier: Notifier,
         *,
         allowed: Collection[int] = (0,),
+        metadata: Metadata | None = None,
     ) -> None:
         self._settings = settings
         self._host = host
         self._munge = munge
+        self._metadata = metadata
         self._notifier = notifier
         self._selector = selectors.DefaultSelector()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -233,7 +237,7 @@ class Loop:
         self._server.reply(client, lines)
 
     def start_check(self, check: Check, run_id: int, facts: Facts) -> None:
-        ports = Ports(self._host, self._munge, facts)
+        ports = Ports(self._host, self._munge, facts, self._metadata)
 
         def done(result: object) -> None:
             outcome = cast("Result | BaseException", result)

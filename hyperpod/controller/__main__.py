@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from hyperpod.controller.loop import run
 from hyperpod.controller.memory import Memory
 from hyperpod.controller.metrics import serve_metrics
 from hyperpod.controller.queries import Queries
+from hyperpod.controller.repeats import Repeats
 from hyperpod.controller.server import Server
 from hyperpod.controller.world import Machines, NodeSlot, World
 from hyperpod.core.node import Role
@@ -78,6 +80,7 @@ class Slots:
         self._path = path
         self._stamp = 0
         self._slots: tuple[NodeSlot, ...] = ()
+        self._repeats = Repeats()
 
     def __call__(self) -> Sequence[NodeSlot]:
         try:
@@ -87,7 +90,7 @@ class Slots:
                 self._stamp = stamp
         except (OSError, ConfigError) as error:
             # The last good one is kept: a file that is being written must not look like an empty cluster.
-            log.warning("configuration not read error=%s", error)
+            self._repeats.warning(log, "slots", datetime.now(UTC), "configuration not read error=%s", error)
         return self._slots
 
 

@@ -30,6 +30,9 @@ NOTE_REPEAT = timedelta(minutes=15)
 PHASES = frozenset({"Rebooting", "Replacing", "Checking"})
 """Notes about a repair that goes on: for the status, not for the history."""
 
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.5), timedelta(seconds=10)
+"""Between two tries of a fence that fails. A machine seen off ends the wait: then no fence is planned any more."""
+
 PROBED = "probed"
 MACHINE_DONE = "machine_done"
 SCANNED = "scanned"
@@ -42,13 +45,26 @@ def apply(world: World, plan: Plan) -> int:
     for action in plan.actions:
         if action.target and action.target in failed:
             continue
+        tried = f"{type(action).__name__}:{action.target}"
+        # Only where a try takes long or harms: a job's requeue is refused for moments, and must not wait for more.
+        has_backoff = isinstance(action, do.FenceInstance | do.MarkDown)
+        if has_backoff and world.memory.must_wait(tried, world.clock.now()):
+            failed.add(action.target)
+            continue
         try:
             _apply_one(world, action)
         except HyperpodError as error:
             count += 1
             failed.add(action.target)
-            log.warning("action failed action=%s target=%s error=%s", type(action).__name__, action.target, error)
+            now = world.clock.now()
+            if has_backoff:
+                world.memory.refused(tried, now, first=FIRST_PAUSE, most=LONGEST_PAUSE)
+            text = "action failed action=%s target=%s error=%s"
+            world.repeats.warning(log, tried, now, text, type(action).__name__, action.target, error)
             _remember_error(world, action, str(error))
+        else:
+            world.memory.refusals.pop(tried, None)
+            world.repeats.ended(tried)
     return count
 
 
@@ -220,13 +236,14 @@ def machine_done(world: World, report: Report) -> None:
     world.instances_at = None
     if error:
         world.memory.refused(key, report.at)
-        log.warning("machine action failed node=%s error=%s", node, error)
+        world.repeats.warning(log, ("machine", node), report.at, "machine action failed node=%s error=%s", node, error)
         for repair in world.store.repairs():
             if repair.node == node and repair.last_error != error:
                 _event(world, "MachineActionFailed", error, node=node)
                 world.store.put_repair(replace(repair, last_error=error))
         return
     world.memory.refusals.pop(key, None)
+    world.repeats.ended(("machine", node))
     instance_id = str(report.data.get("instance_id", ""))
     if instance_id:
         _event(world, "NodeReplaced", f"{node} is now {instance_id}", node=node, data={"instance_id": instance_id})
@@ -265,7 +282,7 @@ def save_all_partitions(world: World) -> bool:
             save_partitions(world, names)
         return True
     except HyperpodError as error:
-        log.warning("partitions not saved error=%s", error)
+        world.repeats.warning(log, "partitions", world.clock.now(), "partitions not saved error=%s", error)
         return False
 
 

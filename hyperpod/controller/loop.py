@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from hyperpod.controller import apply as effects
+from hyperpod.controller import notices
 from hyperpod.controller.memory import Report
 from hyperpod.controller.observe import observe, remember_job
 from hyperpod.controller.world import World
@@ -84,6 +85,8 @@ def _take(world: World, report: Report) -> None:
         world.memory.probed(str(data["node"]), bool(data["is_reachable"]), report.at)
     elif kind == effects.MACHINE_DONE:
         effects.machine_done(world, report)
+    elif kind == notices.TOLD:
+        notices.told(world, report)
     elif kind == effects.SCANNED:
         step = data["step"]
         world.memory.scanned(int(data["job_id"]), int(data["attempt"]), None if step is None else int(step))
@@ -216,7 +219,8 @@ def run(world: World, *, is_stopping: Callable[[], bool], watchdog: Callable[[],
         try:
             wake_s = run_once(world).wake_after.total_seconds()
         except HyperpodError as error:
-            log.warning("tick failed error=%s", error)
+            kind = ("tick", type(error).__name__)
+            world.repeats.warning(log, kind, world.clock.now(), "tick failed error=%s", error)
         except Exception:
             log.exception("tick failed unexpectedly")
         watchdog()

@@ -10,10 +10,12 @@ import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from hyperpod.controller import notices
 from hyperpod.controller.memory import NodeWord
 from hyperpod.controller.world import NodeSlot, World
 from hyperpod.core.job import JobRecord, JobStatus, JobView
 from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, Role
+from hyperpod.core.notices import due_findings
 from hyperpod.core.resume import is_armed_by
 from hyperpod.core.snapshot import PastRepair, Snapshot
 from hyperpod.errors import HyperpodError, ProviderUnavailable
@@ -25,7 +27,7 @@ log = logging.getLogger(__name__)
 PROVIDER_MAX_AGE = timedelta(seconds=5)
 """How old the provider's word may be while all is well; asked anew as soon as something is not."""
 
-LOG_REPEAT = timedelta(minutes=15)
+_SILENT = "%s does not answer error=%s"
 
 REPAIR_BEGAN = "RepairBegan"
 _HISTORY = "repair_history"
@@ -48,10 +50,11 @@ def observe(world: World) -> Snapshot:
         if slots and not any(s.name in states for s in slots):
             missing.append("slurm")
     except HyperpodError as error:
-        _log_silence(world, "slurm", error)
+        world.repeats.warning(log, ("silent", "slurm"), world.clock.now(), _SILENT, "slurm", error)
         missing.append("slurm")
     repairs = {r.node: r for r in world.store.repairs()}
     instances = _instances(world, repairs, missing)
+    notices.ask(world)
     on_node: dict[str, list[int]] = {}
     for view in views:
         if view.status in (JobStatus.RUNNING, JobStatus.CONFIGURING, JobStatus.SUSPENDED):
@@ -68,6 +71,7 @@ def observe(world: World) -> Snapshot:
             repairs.get(slot.name),
             tuple(sorted(on_node.get(slot.name, ()))),
             added.get(slot.name),
+            world,
         )
         for slot in slots
     )
@@ -88,6 +92,7 @@ def observe(world: World) -> Snapshot:
         history=_history(world),
         breaker_reset_at=datetime.fromisoformat(reset) if reset else None,
         missing=tuple(missing),
+        are_notices_known=notices.is_known(world),
     )
     world.last_snapshot = snapshot
     return snapshot
@@ -108,17 +113,6 @@ def whole_het_jobs(views: tuple[JobView, ...]) -> tuple[JobView, ...]:
         count = view.node_count + sum(part.node_count for part in others)
         whole.append(replace(view, nodes=tuple(names), node_count=count) if others else view)
     return tuple(whole)
-
-
-def _log_silence(world: World, source: str, error: HyperpodError) -> None:
-    """Say that a source is silent, at most every quarter of an hour: the loop asks it several times a second."""
-    now, key = world.clock.now(), ("Silent", source, None)
-    shown = world.notes_shown.get(key)
-    if shown is None or now - shown >= LOG_REPEAT:
-        world.notes_shown[key] = now
-        log.warning("%s does not answer error=%s", source, error)
-    else:
-        log.debug("%s does not answer error=%s", source, error)
 
 
 def _history(world: World) -> tuple[PastRepair, ...]:
@@ -156,7 +150,7 @@ def _instances(world: World, repairs: dict[str, Repair], missing: list[str]) -> 
                 raise ProviderUnavailable(f"the provider names no machine of cluster {world.cluster}")
             world.instances, world.instances_at = seen, now
         except HyperpodError as error:
-            _log_silence(world, "provider", error)
+            world.repeats.warning(log, ("silent", "provider"), world.clock.now(), _SILENT, "provider", error)
             missing.append("provider")
             return {i.node: i for i in world.instances or ()}
     return {i.node: i for i in world.instances}
@@ -171,6 +165,7 @@ def _node(
     repair: Repair | None,
     jobs: tuple[int, ...],
     added_at: datetime | None,
+    world: World,
 ) -> NodeView:
     if instance is not None:
         status = instance.status if has_provider else InstanceStatus.UNKNOWN
@@ -180,6 +175,12 @@ def _node(
         status = InstanceStatus.GONE if has_provider else InstanceStatus.UNKNOWN
         instance_id = ""
     is_same = not instance_id or not word.instance_id or word.instance_id == instance_id
+    findings = word.findings if is_same else ()
+    told = notices.of_node(world, slot.name, instance_id or word.instance_id) if world.memory.notices.findings else ()
+    if findings or told:
+        now = world.clock.now()
+        is_heard = is_same and word.heartbeat_at is not None and now - word.heartbeat_at <= world.repair_policy.silence
+        findings = due_findings((*findings, *told), is_heard=is_heard, now=now)
     return NodeView(
         name=slot.name,
         group=slot.group,
@@ -205,7 +206,7 @@ def _node(
         is_ready=word.is_ready and is_same and word.said_goodbye_at is None,
         is_reachable=word.is_reachable,
         reachable_at=word.reachable_at,
-        findings=word.findings if is_same else (),
+        findings=findings,
         repair=repair,
     )
 
@@ -222,7 +223,8 @@ def _remember_new_jobs(world: World, views: tuple[JobView, ...], known: dict[int
         try:
             environment = world.slurm.saved_environment(view.array_job_id or view.het_job_id or view.job_id)
         except HyperpodError as error:
-            log.warning("cannot read the environment of job=%s error=%s", view.job_id, error)
+            text = "cannot read the environment of job=%s error=%s"
+            world.repeats.warning(log, ("environment", view.job_id), world.clock.now(), text, view.job_id, error)
             continue
         armed_by, most = is_armed_by(environment or {}, world.resume_policy)
         if view.het_job_id is not None and view.het_offset:

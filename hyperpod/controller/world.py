@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from hyperpod.controller.memory import Inbox, Memory
+from hyperpod.controller.repeats import Repeats
+from hyperpod.core.finding import Finding
 from hyperpod.core.node import Role
 from hyperpod.core.policy import RepairPolicy, ResumePolicy
 from hyperpod.core.snapshot import Snapshot
@@ -28,6 +30,17 @@ class Machines(Protocol):
     def reboot(self, instance_id: str) -> None: ...
 
     def replace(self, node: str, instance_id: str, token: str) -> Instance: ...
+
+
+class TellsFindings(Protocol):
+    """A provider that knows more of its machines than their power: checks of its own, and what it has announced.
+
+    Optional. The local provider has nothing to tell that the agents do not see.
+    """
+
+    def findings(self) -> Mapping[str, tuple[Finding, ...]]:
+        """Return by node what is wrong now; a machine that is well is not named. May take seconds."""
+        ...
 
 
 class Agents(Protocol):
@@ -86,3 +99,4 @@ class World:
     instances_at: datetime | None = None
     are_partitions_saved: bool = False
     notes_shown: dict[tuple[str, str, int | None], datetime] = field(default_factory=dict)
+    repeats: Repeats = field(default_factory=Repeats)

@@ -57,6 +57,8 @@ class Finding:
         is_hard: A fact that needs no second look; soft facts are damped before they get here.
         evidence: The raw text that proves it, at most a few hundred characters.
         job_id: The job concerned, where known.
+        deadline: When the machine is taken away or stopped, as its provider announced; until shortly before, jobs may
+            go on. None: nothing is announced.
     """
 
     check: str
@@ -72,6 +74,7 @@ class Finding:
     is_hard: bool = False
     evidence: str = ""
     job_id: int | None = None
+    deadline: datetime | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -94,6 +97,7 @@ class Finding:
             "is_hard": self.is_hard,
             "evidence": self.evidence,
             "job_id": self.job_id,
+            "deadline": self.deadline.isoformat() if self.deadline else None,
         }
 
     @classmethod
@@ -103,7 +107,7 @@ class Finding:
         Raises:
             KeyError, ValueError: if the mapping is not a finding.
         """
-        since = data.get("since")
+        since, deadline = data.get("since"), data.get("deadline")
         job_id = data.get("job_id")
         return cls(
             check=str(data["check"]),
@@ -119,6 +123,7 @@ class Finding:
             is_hard=bool(data.get("is_hard", False)),
             evidence=str(data.get("evidence", ""))[:500],
             job_id=int(job_id) if job_id is not None else None,
+            deadline=datetime.fromisoformat(deadline) if deadline else None,
         )
 
 

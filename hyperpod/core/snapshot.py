@@ -45,6 +45,7 @@ class Snapshot:
 
     ``missing`` names the sources that did not answer (``slurm``, ``provider``); while one is missing, no
     destructive action may be planned. ``started_at`` is when this controller began to listen.
+    ``are_notices_known`` is False until the provider has told once what it knows to be wrong with its machines.
     """
 
     now: datetime
@@ -56,6 +57,7 @@ class Snapshot:
     history: tuple[PastRepair, ...] = ()
     breaker_reset_at: datetime | None = None
     missing: tuple[str, ...] = ()
+    are_notices_known: bool = True
 
     @property
     def is_complete(self) -> bool:

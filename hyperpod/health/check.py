@@ -14,6 +14,7 @@ from typing import Protocol
 from hyperpod.core.finding import Action, Finding, Severity, Whose
 from hyperpod.core.node import Role
 from hyperpod.ports.host import Credentials, Host
+from hyperpod.ports.metadata import Metadata
 
 EVERYWHERE = frozenset(Role)
 WORKERS = frozenset({Role.WORKER})
@@ -66,6 +67,8 @@ class Ports:
     host: Host
     munge: Credentials
     facts: Facts
+    metadata: Metadata | None = None
+    """The cloud's word about this machine; None where there is none to ask."""
 
 
 @dataclass(frozen=True)

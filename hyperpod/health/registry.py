@@ -16,6 +16,7 @@ from hyperpod.health.check import Check, Damping, Settings
 from hyperpod.health.checks import kernel_log
 from hyperpod.health.checks.cpu_count import CpuCountCheck
 from hyperpod.health.checks.disk import DiskCheck
+from hyperpod.health.checks.ec2_notice import Ec2NoticeCheck
 from hyperpod.health.checks.load import LoadCheck
 from hyperpod.health.checks.memory import MemoryCheck
 from hyperpod.health.checks.munge import MungeCheck
@@ -36,6 +37,7 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "disk": DiskCheck,
     "readonly_fs": ReadonlyFsCheck,
     "load": LoadCheck,
+    "ec2_notice": Ec2NoticeCheck,
 }
 """Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent."""
 

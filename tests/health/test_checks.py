@@ -18,7 +18,7 @@ from hyperpod.health.check import Check, Facts, Ports, Result
 from hyperpod.health.registry import CHECKS, build_checks, parse_settings
 from hyperpod.ports.host import DiskUsage, Process
 from tests.fakes.clock import FakeClock
-from tests.fakes.host import FakeHost, FakeMunge
+from tests.fakes.host import FakeHost, FakeMetadata, FakeMunge
 
 CASES = Path(__file__).parent / "cases"
 
@@ -67,7 +67,10 @@ def _facts(host: FakeHost, data: dict[str, Any]) -> Facts:
 
 
 def _run(check: Check, host: FakeHost, case: dict[str, Any]) -> Result:
-    return check.run(Ports(host, FakeMunge(case.get("munge_error", "")), _facts(host, case.get("facts", {}))))
+    told = case.get("metadata")
+    metadata = None if told is None else FakeMetadata(told)
+    munge = FakeMunge(case.get("munge_error", ""))
+    return check.run(Ports(host, munge, _facts(host, case.get("facts", {})), metadata))
 
 
 def _compare(result: Result, expected: dict[str, Any]) -> None:
@@ -80,6 +83,8 @@ def _compare(result: Result, expected: dict[str, Any]) -> None:
     for key in ("whose", "action"):
         if key in expected:
             assert [getattr(f, key).value for f in result.findings] == expected[key]
+    if "deadline" in expected:
+        assert [f.deadline.isoformat() if f.deadline else None for f in result.findings] == expected["deadline"]
     if "is_hard" in expected:
         assert [f.is_hard for f in result.findings] == expected["is_hard"]
 
