@@ -2,8 +2,8 @@
 
 The machine hears of an interruption first, two minutes ahead. It asks only where the agent's configuration or
 ``AWS_EC2_METADATA_SERVICE_ENDPOINT`` names a metadata service; elsewhere the check does nothing. An interruption is
-FATAL and moves the job at once; a scheduled event is a WARN with a deadline, which keeps new work away; a recommendation
-to rebalance is a WARN alone, since many of them are never followed by an interruption. Settings: only every check's.
+FATAL and moves the job at once; a scheduled event is a WARN with a deadline, which keeps new work away; a word about
+rebalancing is a WARN alone, since many of them are never followed by an interruption. Settings: only every check's.
 """
 
 from __future__ import annotations
