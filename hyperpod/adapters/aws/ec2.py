@@ -64,8 +64,8 @@ logger = logging.getLogger(__name__)
 
 LAUNCH_AT_ONCE: Final = 200
 """Machines of one RunInstances. EC2 asks for some hundred at most; the bucket of launches holds 1,000."""
-_NAMED_UP_TO: Final = 100
-"""Machines of one launch that get a tag of their own with their name: one call for each, which EC2 counts."""
+_NAMED_UP_TO: Final = 40
+"""Machines of one launch that get a tag of their own with their name: one call for each, and EC2's bucket holds 50."""
 _JUST_MADE: Final = timedelta(minutes=2)
 """So long EC2 may not know a new instance when it is asked about it."""
 _POLL_S: Final = 2.0
