@@ -21,7 +21,8 @@ from hyperpod.core.job import JobStatus
 from hyperpod.core.messages import KILL_JOB, PEER_LOST
 from hyperpod.core.node import Availability, DrainOwner, RepairStatus, owner_of_reason, parse_admin_action
 from hyperpod.core.plan import Plan
-from hyperpod.errors import HyperpodError, NotFound, SlurmError
+from hyperpod.core.stopped_spares import CAUSE as SPARE_CAUSE
+from hyperpod.errors import HyperpodError, NotFound, ProviderError, SlurmError
 from hyperpod.ports.slurm import NodeState
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.5), timedelta(seconds=10)
 
 PROBED = "probed"
 MACHINE_DONE = "machine_done"
+SPARE_DONE = "spare_done"
 SCANNED = "scanned"
 
 
@@ -118,12 +120,13 @@ def _save_repair(world: World, action: do.SaveRepair) -> None:
     repair = action.repair
     before = {r.node: r for r in world.store.repairs()}.get(repair.node)
     is_new_cause = before is None or before.cause != repair.cause
-    if is_new_cause and repair.status is not RepairStatus.CHECKING:
+    is_begun = is_new_cause and repair.status not in (RepairStatus.CHECKING, RepairStatus.ASLEEP)
+    if is_begun:
         # Before the repair itself: killed in between, the breaker counts the node once all the same.
         remember_repair(world, repair)
     world.store.put_repair(repair)
     data = {"cause": repair.cause, "status": repair.status.value, "instance_id": repair.instance_id}
-    if is_new_cause and repair.status is not RepairStatus.CHECKING:
+    if is_begun:
         _event(world, REPAIR_BEGAN, action.reason, node=repair.node, data=data)
     if before is None or before.status is not repair.status:
         kind = f"Node{repair.status.value.capitalize()}"
@@ -227,6 +230,48 @@ def _reboot(world: World, action: do.RebootInstance) -> None:
         world.inbox.put(Report(MACHINE_DONE, world.clock.now(), data))
 
     world.jobs.submit(action.target, work)
+
+
+def _stop_spare(world: World, action: do.StopSpare) -> None:
+    _beside(world, action, f"stop:{action.instance_id}", "park")
+
+
+def _start_spare(world: World, action: do.StartSpare) -> None:
+    _beside(world, action, f"start:{action.instance_id}", "power_on")
+
+
+def _beside(world: World, action: do.StopSpare | do.StartSpare, key: str, verb: str) -> None:
+    """Stop or start a spare's machine beside the tick; the next observation says what became of it."""
+    act = getattr(world.machines, verb, None)
+    if act is None:
+        raise ProviderError(f"this provider cannot {verb.replace('_', ' ')} a spare")
+    if world.memory.must_wait(key, world.clock.now()):
+        return
+
+    def work() -> None:
+        data: dict[str, Any] = {"key": key, "node": action.node, "error": ""}
+        try:
+            act(action.instance_id)
+        except HyperpodError as error:
+            data["error"] = str(error)
+        world.inbox.put(Report(SPARE_DONE, world.clock.now(), data))
+
+    world.jobs.submit(action.target, work)
+
+
+def spare_done(world: World, report: Report) -> None:
+    """Take in that a spare's machine was asked to stop or start; a refusal is kept where people look, and waits."""
+    key, node, error = str(report.data["key"]), str(report.data["node"]), str(report.data["error"])
+    world.instances_at = None
+    if error:
+        world.memory.refused(key, report.at)
+        world.repeats.warning(log, ("spare", node), report.at, "spare refused node=%s error=%s", node, error)
+    else:
+        world.memory.refusals.pop(key, None)
+        world.repeats.ended(("spare", node))
+    for repair in world.store.repairs():
+        if repair.node == node and repair.cause == SPARE_CAUSE and repair.last_error != error:
+            world.store.put_repair(replace(repair, last_error=error))
 
 
 def machine_done(world: World, report: Report) -> None:
@@ -420,6 +465,8 @@ _EFFECTS: dict[type[do.Action], Callable[[World, Any], None]] = {
     do.ReplaceInstance: _replace,
     do.UseSpare: _use_spare,
     do.ParkSpare: _park_spare,
+    do.StopSpare: _stop_spare,
+    do.StartSpare: _start_spare,
     do.SaveJob: _save_job,
     do.RequeueJob: _requeue,
     do.ForbidRequeue: _forbid_requeue,

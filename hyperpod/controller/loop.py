@@ -85,6 +85,8 @@ def _take(world: World, report: Report) -> None:
         world.memory.probed(str(data["node"]), bool(data["is_reachable"]), report.at)
     elif kind == effects.MACHINE_DONE:
         effects.machine_done(world, report)
+    elif kind == effects.SPARE_DONE:
+        effects.spare_done(world, report)
     elif kind == notices.TOLD:
         notices.told(world, report)
     elif kind == effects.SCANNED:

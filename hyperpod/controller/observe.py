@@ -14,7 +14,7 @@ from hyperpod.controller import notices
 from hyperpod.controller.memory import NodeWord
 from hyperpod.controller.world import NodeSlot, World
 from hyperpod.core.job import JobRecord, JobStatus, JobView
-from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, Role
+from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, RepairStatus, Role
 from hyperpod.core.notices import due_findings
 from hyperpod.core.resume import is_armed_by
 from hyperpod.core.snapshot import PastRepair, Snapshot
@@ -138,8 +138,11 @@ def _instances(world: World, repairs: dict[str, Repair], missing: list[str]) -> 
     """Return the provider's machines by slot; the last word is used again while it is fresh and all is well."""
     now = world.clock.now()
     silence = world.repair_policy.silence
-    is_calm = not repairs and all(
-        w.heartbeat_at and now - w.heartbeat_at <= silence for w in world.memory.nodes.values()
+    sleeping = {name for name, repair in repairs.items() if repair.status is RepairStatus.ASLEEP}
+    is_calm = len(sleeping) == len(repairs) and all(
+        w.heartbeat_at and now - w.heartbeat_at <= silence
+        for name, w in world.memory.nodes.items()
+        if name not in sleeping
     )
     is_fresh = world.instances_at is not None and now - world.instances_at < PROVIDER_MAX_AGE
     if world.instances is None or not is_fresh or not is_calm:

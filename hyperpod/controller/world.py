@@ -32,6 +32,14 @@ class Machines(Protocol):
     def replace(self, node: str, instance_id: str, token: str) -> Instance: ...
 
 
+class StopsSpares(Protocol):
+    """A provider whose machines may be stopped while nobody needs them, and keep their disks. Optional."""
+
+    def park(self, instance_id: str) -> None: ...
+
+    def power_on(self, instance_id: str) -> None: ...
+
+
 class TellsFindings(Protocol):
     """A provider that knows more of its machines than their power: checks of its own, and what it has announced.
 

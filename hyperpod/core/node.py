@@ -65,10 +65,14 @@ class RepairStatus(StrEnum):
     REPLACING = "replacing"
     CHECKING = "checking"
     HELD = "held"
+    ASLEEP = "asleep"
+    WAKING = "waking"
 
 
 ALLOWED: Mapping[RepairStatus, frozenset[RepairStatus]] = {
-    RepairStatus.HEALTHY: frozenset({RepairStatus.DRAINING, RepairStatus.FENCING, RepairStatus.CHECKING}),
+    RepairStatus.HEALTHY: frozenset(
+        {RepairStatus.DRAINING, RepairStatus.FENCING, RepairStatus.CHECKING, RepairStatus.ASLEEP}
+    ),
     RepairStatus.DRAINING: frozenset(
         {RepairStatus.FENCING, RepairStatus.REBOOTING, RepairStatus.REPLACING, RepairStatus.HEALTHY}
     ),
@@ -81,6 +85,8 @@ ALLOWED: Mapping[RepairStatus, frozenset[RepairStatus]] = {
     RepairStatus.HELD: frozenset(
         {RepairStatus.HEALTHY, RepairStatus.REPLACING, RepairStatus.REBOOTING, RepairStatus.CHECKING}
     ),
+    RepairStatus.ASLEEP: frozenset({RepairStatus.WAKING, RepairStatus.CHECKING, RepairStatus.REPLACING}),
+    RepairStatus.WAKING: frozenset({RepairStatus.CHECKING, RepairStatus.REPLACING, RepairStatus.ASLEEP}),
 }
 
 

@@ -152,6 +152,20 @@ class ParkSpare(NodeAction):
 
 
 @dataclass(frozen=True)
+class StopSpare(NodeAction):
+    """Stop the machine of a spare that nobody needs; asked for again as long as it runs."""
+
+    instance_id: str
+
+
+@dataclass(frozen=True)
+class StartSpare(NodeAction):
+    """Start the machine of a stopped spare; asked for again until it runs."""
+
+    instance_id: str
+
+
+@dataclass(frozen=True)
 class JobAction(Action):
     """An action on one job."""
 

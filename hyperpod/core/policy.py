@@ -32,6 +32,7 @@ class RepairPolicy:
         replace_timeout_s: A new machine that is not ready by then counts as a failed try.
         first_contact_grace_s: After the controller's start, agents get this long to report.
         spare_count: Spares to keep ready, by group.
+        are_spares_stopped: Spares that nobody needs are stopped, and started when they are needed.
     """
 
     enabled: bool = True
@@ -48,6 +49,7 @@ class RepairPolicy:
     replace_timeout_s: float = 900.0
     first_contact_grace_s: float = 10.0
     spare_count: Mapping[str, int] | None = None
+    are_spares_stopped: bool = False
 
     @cached_property
     def silence(self) -> timedelta:

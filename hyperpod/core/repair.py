@@ -42,6 +42,7 @@ from hyperpod.core.plan import Note, Plan
 from hyperpod.core.policy import RepairPolicy
 from hyperpod.core.snapshot import Snapshot
 from hyperpod.core.spares import decide_spares, should_park
+from hyperpod.core.stopped_spares import asleep, is_asleep, waking
 
 IDLE_WAKE = timedelta(seconds=2)
 """Longest sleep: Slurm is polled at least this often as a fallback for lost messages."""
@@ -72,7 +73,7 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
     remarkable, earliest = _remarkable(workers, policy, snapshot)
     budget = Budget(
         workers=len(workers),
-        unhealthy=sum(1 for n in remarkable if n.repair is not None or n.availability is Availability.DOWN),
+        unhealthy=sum(1 for n in remarkable if not is_asleep(n) and _is_unhealthy(n)),
         under_repair=sum(1 for n in remarkable if is_machine_work(n.repair)),
         hit=hit_nodes(snapshot.history, policy, snapshot.now, snapshot.breaker_reset_at),
         policy=policy,
@@ -121,9 +122,16 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         wake = min(wake, soon)
     spare_actions, spare_notes = decide_spares(snapshot, policy)
     parked = {a.node for a in actions if isinstance(a, do.ParkSpare)}
-    actions += [a for a in spare_actions if a.node not in parked]
+    # One decision at a time: a spare that is stopped or started must not be under another one already.
+    decided = {a.node for a in actions if isinstance(a, do.NodeAction)}
+    moves = (do.UseSpare, do.ParkSpare)
+    actions += [a for a in spare_actions if a.node not in (parked if isinstance(a, moves) else decided)]
     notes += spare_notes
     return Plan(tuple(actions), tuple(notes), wake)
+
+
+def _is_unhealthy(node: NodeView) -> bool:
+    return node.repair is not None or node.availability is Availability.DOWN
 
 
 def _needs_probe(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
@@ -175,6 +183,10 @@ def _one_node(
         return _replacing(node, node.repair, snapshot, policy)
     if status is RepairStatus.CHECKING:
         return _checking(node, node.repair, snapshot, policy)
+    if status is RepairStatus.ASLEEP:
+        return asleep(node, node.repair, snapshot, budget)
+    if status is RepairStatus.WAKING:
+        return waking(node, node.repair, snapshot, policy)
     return _held(node, node.repair, snapshot, policy, budget)
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from hyperpod.core.names import MAX_NAME_LENGTH, NodeName, is_name, node_name
 from hyperpod.core.node import Role
-from hyperpod.core.settings import Frozen, HyperpodBlock, Provider, plain_checks, plain_settings
+from hyperpod.core.settings import Frozen, HyperpodBlock, Provider, SpareState, plain_checks, plain_settings
 from hyperpod.errors import ConfigError
 
 __all__ = [
@@ -288,7 +288,8 @@ def spec_policies(spec: ClusterSpec) -> dict[str, Any]:
         ],
         "slurm": plain_settings(block.slurm) | {"default_partition": spec.default_partition},
         "health": plain_checks(block.health),
-        "repair": plain_settings(block.repair),
+        "repair": plain_settings(block.repair)
+        | {"are_spares_stopped": spec.provider is Provider.EC2 and block.ec2.spares is SpareState.STOPPED},
         "resume": plain_settings(block.resume),
     }
 

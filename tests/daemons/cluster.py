@@ -81,7 +81,7 @@ SLURM_EFFECTS = (
     "release",
     "kill_step",
 )
-MACHINE_EFFECTS = ("power_off", "reboot", "replace")
+MACHINE_EFFECTS = ("power_off", "reboot", "replace", "park", "power_on")
 STORE_EFFECTS = ("intend", "finish", "put_job", "put_repair", "drop_repair", "add_event", "set_value")
 
 
