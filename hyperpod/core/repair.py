@@ -122,8 +122,12 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         wake = min(wake, soon)
     spare_actions, spare_notes = decide_spares(snapshot, policy)
     parked = {a.node for a in actions if isinstance(a, do.ParkSpare)}
-    # One decision at a time: a spare that is stopped or started must not be under another one already.
-    decided = {a.node for a in actions if isinstance(a, do.NodeAction)}
+    # One decision at a time: a spare that is stopped or started must not be under another one already, and what it
+    # was asked for before is not asked again.
+    repeated = (do.StopSpare, do.StartSpare)
+    decided = {a.node for a in actions if isinstance(a, do.NodeAction) and not isinstance(a, repeated)}
+    turned = {a.node for a in spare_actions if isinstance(a, do.SaveRepair)} - decided
+    actions = [a for a in actions if not (isinstance(a, repeated) and a.node in turned)]
     moves = (do.UseSpare, do.ParkSpare)
     actions += [a for a in spare_actions if a.node not in (parked if isinstance(a, moves) else decided)]
     notes += spare_notes
