@@ -44,6 +44,7 @@ KMSG_POLL_S = 0.1
 KILL_ROUNDS = 5
 KILL_PAUSE_S = 0.05
 PROBE_TIMEOUT_S = 1.0
+FETCH, FETCH_TIMEOUT_S = "/opt/hyperpod/lifecycle_scripts/cloud/fetch.sh", 120.0
 GOODBYE_S = 0.3
 """A stopping agent waits this long for its last words to leave."""
 
@@ -330,6 +331,14 @@ class Loop:
         removed = remove_shared_memory(SHARED_MEMORY, uid)
         if removed:
             log.info("removed shared memory of an earlier attempt job=%d names=%s", job_id, removed)
+
+    def fetch_files(self) -> None:
+        def done(result: object) -> None:
+            if isinstance(result, BaseException):
+                log.warning("the cluster's files were not fetched error=%s", result)
+
+        if os.path.exists(FETCH):
+            self._workers.start("fetch files", lambda: self._host.run([FETCH], FETCH_TIMEOUT_S), done)
 
     def mark_peer_lost(self, job_id: int, node: str) -> None:
         folder = f"{self._settings.jobs_dir}/{job_id}"

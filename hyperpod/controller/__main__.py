@@ -24,7 +24,7 @@ from hyperpod.adapters.probe import is_working
 from hyperpod.adapters.process import Processes
 from hyperpod.adapters.sdnotify import notify
 from hyperpod.adapters.slurm.client import SlurmCli
-from hyperpod.adapters.slurm.conf_file import save_partition_nodes
+from hyperpod.adapters.slurm.conf_file import save_node_address, save_partition_nodes
 from hyperpod.adapters.store import open_store
 from hyperpod.adapters.wire import trusted_uids
 from hyperpod.controller.commands import Commands
@@ -193,6 +193,11 @@ def build_world(config: dict[str, Any], path: Path) -> tuple[World, LateAgents]:
         jobs=Threads(),
         checkpoints=CheckpointScanner(process, library),
         probe=is_working,
+        save_address=(
+            partial(save_node_address, str(config.get("slurm_conf_path", "/etc/slurm/slurm.conf")))
+            if config["provider"].get("kind") == "ec2"
+            else None
+        ),
         save_partition=partial(save_partition_nodes, str(config.get("slurm_conf_path", "/etc/slurm/slurm.conf"))),
         repair_policy=repair_policy,
         resume_policy=resume_policy,

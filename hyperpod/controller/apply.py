@@ -18,7 +18,7 @@ from hyperpod.controller.observe import REPAIR_BEGAN, SPARE_PARTITION, remember_
 from hyperpod.controller.world import World
 from hyperpod.core import plan as do
 from hyperpod.core.job import JobStatus
-from hyperpod.core.messages import KILL_JOB, PEER_LOST
+from hyperpod.core.messages import FETCH_FILES, KILL_JOB, PEER_LOST
 from hyperpod.core.node import Availability, DrainOwner, RepairStatus, owner_of_reason, parse_admin_action
 from hyperpod.core.plan import Plan
 from hyperpod.core.stopped_spares import CAUSE as SPARE_CAUSE
@@ -106,7 +106,9 @@ def _event(world: World, kind: str, message: str, **where: Any) -> None:
 
 
 def _probe(world: World, action: do.ProbeNode) -> None:
-    address = next((s.address for s in world.slots() if s.name == action.node), "")
+    # Where the machine is now: it may have come back elsewhere than the configuration says.
+    address = next((i.address for i in world.instances or () if i.node == action.node and i.address), "")
+    address = address or next((s.address for s in world.slots() if s.name == action.node), "")
 
     def work() -> None:
         is_reachable = world.probe(address)
@@ -292,10 +294,17 @@ def machine_done(world: World, report: Report) -> None:
     instance_id = str(report.data.get("instance_id", ""))
     if instance_id:
         _event(world, "NodeReplaced", f"{node} is now {instance_id}", node=node, data={"instance_id": instance_id})
-        address = str(report.data.get("address", ""))
-        slot = next((s for s in world.slots() if s.name == node), None)
-        if slot is not None and address and slot.address != address:
-            world.slurm.update_address(node, address)
+
+
+def _move_address(world: World, action: do.MoveAddress) -> None:
+    """The file first: a slurmctld that starts in between must not go back to the old address."""
+    if world.save_address is not None:
+        world.save_address(action.node, action.address)
+    world.slurm.update_address(action.node, action.address)
+    # Names resolve by a file on every node, which the provider has written anew.
+    for slot in world.slots():
+        world.agents.send(slot.name, {"type": FETCH_FILES})
+    _event(world, "NodeMoved", action.reason, node=action.node, data={"address": action.address})
 
 
 def _use_spare(world: World, action: do.UseSpare) -> None:
@@ -465,6 +474,7 @@ _EFFECTS: dict[type[do.Action], Callable[[World, Any], None]] = {
     do.ReplaceInstance: _replace,
     do.UseSpare: _use_spare,
     do.ParkSpare: _park_spare,
+    do.MoveAddress: _move_address,
     do.StopSpare: _stop_spare,
     do.StartSpare: _start_spare,
     do.SaveJob: _save_job,

@@ -14,10 +14,11 @@ from hyperpod.controller.memory import Report
 from hyperpod.controller.observe import observe, remember_job
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
+from hyperpod.core.addresses import decide_addresses
 from hyperpod.core.job import BATCH_STEP, JobRecord, TaskExit
 from hyperpod.core.messages import Heartbeat, parse_task_exit
 from hyperpod.core.plan import Plan, merge
-from hyperpod.core.repair import decide_repair
+from hyperpod.core.repair import IDLE_WAKE, decide_repair
 from hyperpod.core.resume import decide_jobs, most_attempts
 from hyperpod.errors import HyperpodError
 
@@ -47,6 +48,8 @@ def run_once(world: World) -> Plan:
         repairs = {r.node: r for r in world.store.repairs()}
         nodes = tuple(replace(n, repair=repairs.get(n.name)) for n in snapshot.nodes)
         snapshot = replace(snapshot, nodes=nodes)
+    if world.save_address is not None:
+        failures += effects.apply(world, Plan(decide_addresses(snapshot), (), IDLE_WAKE))
     jobs = decide_jobs(snapshot, world.resume_policy)
     failures += effects.apply(world, Plan(jobs.actions, (), jobs.wake_after))
     merged = merge((plan, jobs))

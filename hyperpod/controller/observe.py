@@ -200,6 +200,8 @@ def _node(
         jobs=jobs,
         instance_id=instance_id or word.instance_id,
         instance_status=status,
+        address=instance.address if instance and has_provider else "",
+        slurm_address=state.address if state else "",
         created_at=instance.created_at if instance else None,
         added_at=added_at,
         heartbeat_at=word.heartbeat_at if is_same else None,

@@ -83,7 +83,8 @@ class World:
     """The controller's surroundings.
 
     ``probe`` asks for a second opinion on an address (True: somebody works there). ``save_partition`` writes a
-    partition's members into slurm.conf, so that a restart of slurmctld finds them again.
+    partition's members into slurm.conf, so that a restart of slurmctld finds them again. ``save_address`` does the same
+    for a node's address; None where addresses are the provider's own affair.
     """
 
     cluster: str
@@ -100,6 +101,7 @@ class World:
     repair_policy: RepairPolicy
     resume_policy: ResumePolicy
     memory: Memory
+    save_address: Callable[[str, str], None] | None = None
     inbox: Inbox = field(default_factory=Inbox)
     last_snapshot: Snapshot | None = None
     last_notes: tuple[Any, ...] = ()

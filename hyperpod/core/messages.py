@@ -31,6 +31,7 @@ QUICK_CHECK = "quick_check"
 KILL_JOB = "kill_job"
 CLEAR = "clear"
 PEER_LOST = "peer_lost"
+FETCH_FILES = "fetch_files"
 GOODBYE = "goodbye"
 """An orderly shutdown of a node tells the controller before slurmd stops."""
 

@@ -654,3 +654,10 @@ def test_no_message_and_no_request_can_break_the_mind(
     stage.ask(1, {**message, "type": word})
     stage.tick(2.0)
     assert len(stage.actions.replies) == 1
+
+
+def test_the_controllers_word_has_the_clusters_files_fetched(stage: Stage) -> None:
+    stage.connect()
+    stage.tell(type="fetch_files")
+
+    assert stage.actions.fetches == 1

@@ -25,6 +25,7 @@ class FakeActions:
     saved: list[dict[str, Any]] = field(default_factory=list)
     resets: int = 0
     kernel_looks: int = 0
+    fetches: int = 0
 
     def send(self, message: Mapping[str, Any]) -> None:
         self.sent.append(dict(message))
@@ -58,6 +59,9 @@ class FakeActions:
 
     def mark_peer_lost(self, job_id: int, node: str) -> None:
         self.peers_lost.append((job_id, node))
+
+    def fetch_files(self) -> None:
+        self.fetches += 1
 
     def save(self, state: Mapping[str, Any]) -> None:
         self.saved.append(dict(state))
