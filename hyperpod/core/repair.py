@@ -190,7 +190,7 @@ def _one_node(
     if status is RepairStatus.ASLEEP:
         return asleep(node, node.repair, snapshot, budget)
     if status is RepairStatus.WAKING:
-        return waking(node, node.repair, snapshot, policy)
+        return waking(node, node.repair, snapshot, policy, budget)
     return _held(node, node.repair, snapshot, policy, budget)
 
 

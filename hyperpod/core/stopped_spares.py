@@ -93,35 +93,41 @@ def asleep(node: NodeView, repair: Repair, snapshot: Snapshot, budget: Budget) -
     """A spare sleeps: its machine is stopped again if it runs, and replaced if it is gone."""
     now = snapshot.now
     if node.instance_id and node.instance_id != repair.instance_id:
-        return [_save(repair.moved(RepairStatus.CHECKING, now), "another machine is in the slot")], [], timedelta(0)
+        return (
+            [_save(repair.moved(RepairStatus.CHECKING, now, action=Action.NONE), "another machine is in the slot")],
+            [],
+            timedelta(0),
+        )
     if node.instance_status is InstanceStatus.GONE:
-        return _replace(node, repair, snapshot, budget)
+        return _replace(node, repair, snapshot, budget, f"{node.name}: the machine of a stopped spare is gone")
     if node.instance_status is InstanceStatus.RUNNING:
         if node.jobs or node.is_completing or not node.is_drained:
             # Somebody has opened it: it is at work, or may be any moment.
-            moved = repair.moved(RepairStatus.CHECKING, now)
+            moved = repair.moved(RepairStatus.CHECKING, now, action=Action.NONE)
             return [_save(moved, f"{node.name} was opened by somebody")], [], timedelta(0)
         return [do.StopSpare(repair.message, node.name, repair.instance_id)], [], timedelta(seconds=1)
     return [], [], IDLE_WAKE
 
 
-def waking(node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy) -> Planned:
+def waking(node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: Budget) -> Planned:
     """A spare is needed: its machine is asked to start until its agent is heard.
 
     A refusal says nothing against the machine: it is asked again for ever, while other spares are tried.
     """
     now = snapshot.now
     if node.instance_id and node.instance_id != repair.instance_id:
-        return [_save(repair.moved(RepairStatus.CHECKING, now), "another machine is in the slot")], [], timedelta(0)
+        return (
+            [_save(repair.moved(RepairStatus.CHECKING, now, action=Action.NONE), "another machine is in the slot")],
+            [],
+            timedelta(0),
+        )
     if is_fresh(node, policy, snapshot) and node.boot_id != repair.boot_id:
-        moved = repair.moved(RepairStatus.CHECKING, now, boot_id=node.boot_id, last_error="")
+        moved = repair.moved(RepairStatus.CHECKING, now, action=Action.NONE, boot_id=node.boot_id, last_error="")
         return [_save(moved, f"{node.name} has started")], [], timedelta(0)
     is_late = not node.jobs and now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s)
     if node.instance_status is InstanceStatus.GONE or (is_late and not repair.last_error):
         why = "its machine is gone" if node.instance_status is InstanceStatus.GONE else "it did not start in time"
-        moved = repair.moved(RepairStatus.REPLACING, now, action=Action.REPLACE, attempt=1)
-        act = do.ReplaceInstance(f"{node.name}: {why}", node.name, repair.instance_id, 1)
-        return [_save(moved, act.reason), act], [], timedelta(milliseconds=500)
+        return _replace(node, repair, snapshot, budget, f"{node.name}: {why}")
     note = Note("Waking", f"{node.name} is being started{_error(repair)}", node.name)
     actions: list[do.Action] = []
     if node.instance_status is InstanceStatus.STOPPED:
@@ -129,8 +135,7 @@ def waking(node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPol
     return actions, [note], timedelta(milliseconds=500)
 
 
-def _replace(node: NodeView, repair: Repair, snapshot: Snapshot, budget: Budget) -> Planned:
-    why = f"{node.name}: the machine of a stopped spare is gone"
+def _replace(node: NodeView, repair: Repair, snapshot: Snapshot, budget: Budget, why: str) -> Planned:
     if not budget.allows_repair():
         return [], [Note("Refused", f"{why}, but as many repairs as allowed are under way", node.name)], IDLE_WAKE
     budget.under_repair += 1
