@@ -26,6 +26,17 @@ static int read_default(struct hp_config *config, const char *value)
 	return (0);
 }
 
+static int read_option(struct hp_config *config, const char *value)
+{
+	if (strcmp(value, "theirs") == 0)
+		config->option_is_theirs = true;
+	else if (strcmp(value, "ours") == 0)
+		config->option_is_theirs = false;
+	else
+		return (-1);
+	return (0);
+}
+
 static int read_timeout(struct hp_config *config, const char *value)
 {
 	unsigned long ms;
@@ -48,6 +59,7 @@ static const struct {
 	{ "socket", read_socket, "an absolute path of at most 107 bytes" },
 	{ "default", read_default, "on or off" },
 	{ "timeout_ms", read_timeout, "1 to 1800" },
+	{ "option", read_option, "ours or theirs" },
 };
 
 /* For the administrator, in slurmd's log; a person who submits a job sees it with -v -v only. */
@@ -73,7 +85,7 @@ static void read_word(struct hp_config *config, const char *word)
 			complain(word, "it must be", words[i].allowed);
 		return;
 	}
-	complain(word, "known are", "socket=, default=, timeout_ms=");
+	complain(word, "known are", "socket=, default=, timeout_ms=, option=");
 }
 
 struct hp_config hp_config_read(int ac, char *const argv[])

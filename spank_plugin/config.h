@@ -15,6 +15,7 @@
 struct hp_config {
 	char socket[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	bool default_on; /* the cluster arms jobs that say nothing */
+	bool option_is_theirs; /* another plugin offers --auto-resume: ours reads what it got */
 	int budget_ms;	 /* all our waiting in one slurmstepd, together */
 };
 

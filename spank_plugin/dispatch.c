@@ -28,7 +28,7 @@ int slurm_spank_init(spank_t spank, int ac, char *argv[])
 		/* fall through */
 	case S_CTX_REMOTE:
 		config = hp_config_read(ac, argv);
-		hp_options_register(spank);
+		hp_options_register(spank, config.option_is_theirs);
 		break;
 	case S_CTX_SLURMD: /* nothing to do but to say what is wrong with the configuration */
 		(void)hp_config_read(ac, argv);

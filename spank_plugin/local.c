@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "log.h"
 #include "options.h"
@@ -65,6 +66,8 @@ void hp_local_init(bool is_allocator)
 void hp_local_init_post_opt(const struct hp_config *config, bool is_allocator)
 {
 	bool inside_job = getenv("SLURM_JOB_ID") != NULL;
+
+	hp_options_take_theirs(environ);
 
 	bool is_armed = apply_wish(config, is_allocator, inside_job);
 

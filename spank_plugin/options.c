@@ -117,15 +117,33 @@ void hp_options_forget_inherited(void)
 		(void)unsetenv(names[i]);
 }
 
-void hp_options_register(spank_t spank)
+void hp_options_register(spank_t spank, bool is_theirs)
 {
 	auto_resume[0] = '\0';
 	checkpoint_dir[0] = '\0';
-	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+	for (size_t i = is_theirs ? 1 : 0; i < sizeof(options) / sizeof(options[0]); i++) {
 		spank_err_t err = spank_option_register(spank, &options[i]);
 
-		if (err != ESPANK_SUCCESS)
-			hp_error("--%s can't be offered: %s", options[i].name,
-				 spank_strerror(err));
+		/* Whoever submits a job can't help it; the administrator sees it in slurmd's log. */
+		if (err != ESPANK_SUCCESS && spank_context() == S_CTX_REMOTE)
+			hp_info("--%s can't be offered: %s", options[i].name, spank_strerror(err));
+		else if (err != ESPANK_SUCCESS)
+			hp_debug("--%s can't be offered: %s", options[i].name, spank_strerror(err));
 	}
+}
+
+void hp_options_take_theirs(char *const environment[])
+{
+	const char *text = hp_policy_foreign_option(environment);
+	char value[HP_VALUE_LEN], shown[HP_SHOWN_LEN];
+
+	if (auto_resume[0] != '\0' || text == NULL)
+		return;
+	if (strcmp(text, BARE_INHERITED) == 0)
+		text = NULL;
+	if (hp_policy_parse_attempts(text, value) != 0)
+		hp_debug("another plugin's --auto-resume=%s is not understood",
+			 hp_policy_show(text, shown));
+	else
+		(void)snprintf(auto_resume, sizeof(auto_resume), "%s", value);
 }

@@ -153,3 +153,26 @@ bool hp_policy_is_env_key(const char *key, size_t len)
 	}
 	return (true);
 }
+
+const char *hp_policy_foreign_option(char *const environment[])
+{
+	static const char prefix[] = "_SLURM_SPANK_OPTION_", own[] = "hyperpod_auto_resume";
+	static const char suffix[] = "_auto_resume";
+
+	for (size_t i = 0; environment != NULL && environment[i] != NULL; i++) {
+		const char *name = environment[i];
+		const char *equals = strchr(name, '=');
+		size_t len = equals != NULL ? (size_t)(equals - name) : 0;
+
+		if (len <= sizeof(prefix) - 1 + sizeof(suffix) - 1 ||
+		    strncmp(name, prefix, sizeof(prefix) - 1) != 0 ||
+		    strncmp(equals - (sizeof(suffix) - 1), suffix, sizeof(suffix) - 1) != 0)
+			continue;
+		name += sizeof(prefix) - 1;
+		if ((size_t)(equals - name) == sizeof(own) - 1 &&
+		    strncmp(name, own, sizeof(own) - 1) == 0)
+			continue;
+		return (equals + 1);
+	}
+	return (NULL);
+}

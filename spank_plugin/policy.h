@@ -62,6 +62,12 @@ struct hp_wish {
  */
 int hp_policy_parse_attempts(const char *text, char out[HP_VALUE_LEN]);
 
+/*
+ * What another plugin's --auto-resume was given, from an environment in which Slurm stores options
+ * as _SLURM_SPANK_OPTION_<plugin>_<option>. NULL when nobody else's was given. "" for a bare one.
+ */
+const char *hp_policy_foreign_option(char *const environment[]);
+
 /* Absolute, printable on one line, and short enough for the kernel. */
 bool hp_policy_is_checkpoint_dir(const char *path);
 

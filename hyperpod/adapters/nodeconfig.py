@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from hyperpod.ports.provider import NodeLaunch, Role
+
+MOST_PEERS = 24
+"""Peers that an agent is told of. It asks three at a time whether it is cut off; eight rounds of them are plenty, and
+the files of a thousand nodes would hold a million peers otherwise."""
+
+T = TypeVar("T")
+
+
+def peers_of(members: Sequence[T], own: int, is_worker: Callable[[T], bool]) -> list[T]:
+    """Return the members that one of them is told of: all others of a small cluster, else the next workers in order.
+
+    Args:
+        own: Its place in ``members``.
+    """
+    others = [*members[own + 1 :], *members[:own]]
+    if len(others) <= MOST_PEERS:
+        return [*members[:own], *members[own + 1 :]]
+    return list(itertools.islice(filter(is_worker, others), MOST_PEERS))
 
 
 def render_hosts(addresses: Mapping[str, str]) -> str:

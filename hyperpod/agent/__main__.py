@@ -18,6 +18,7 @@ from datetime import timedelta
 
 from hyperpod import __version__
 from hyperpod.adapters.host import LocalHost
+from hyperpod.adapters.imds import Imds, endpoint_of
 from hyperpod.adapters.munge import Munge
 from hyperpod.adapters.nvml import Nvml
 from hyperpod.adapters.process import Processes
@@ -39,6 +40,7 @@ from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.runner import Runner
 from hyperpod.health.users import Found, find_user_checks
 from hyperpod.ports.host import Host
+from hyperpod.ports.metadata import Metadata
 
 log = logging.getLogger("hyperpod.agent")
 
@@ -86,6 +88,7 @@ def build(settings: AgentSettings, host: LocalHost, munge: Munge) -> tuple[Loop,
         Notifier(os.environ),
         user_checks=UserChecks(host, health).find,
         gpus=Nvml(host.monotonic),
+        metadata=metadata_of(settings),
     )
     gateway = default_gateway(host)
     mind = Mind(settings, runner, kernel, outbox, loop, boot_id=boot_id, gateway=gateway, notes=notes, start=start)
@@ -111,6 +114,12 @@ class UserChecks:
             found.observe_only | self._packaged.observe_only,
             (*found.findings, *self._packaged.findings),
         )
+
+
+def metadata_of(settings: AgentSettings) -> Metadata | None:
+    """Return the way to the cloud's metadata service; None where neither configuration nor environment names one."""
+    endpoint = endpoint_of(settings.metadata_endpoint, os.environ)
+    return Imds(endpoint) if endpoint else None
 
 
 def read_boot_id(settings: AgentSettings, host: LocalHost) -> str:

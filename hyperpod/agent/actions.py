@@ -75,6 +75,10 @@ class Actions(Protocol):
         """Make the file appear that tells a training that a peer is lost."""
         ...
 
+    def fetch_files(self) -> None:
+        """Take over the cluster's files anew: names and host keys."""
+        ...
+
     def save(self, state: Mapping[str, Any]) -> None:
         """Keep what has to outlive a restart."""
         ...

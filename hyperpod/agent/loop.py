@@ -40,6 +40,7 @@ from hyperpod.health.check import Check, Facts, Ports, Result
 from hyperpod.health.users import Found
 from hyperpod.ports.gpu import Gpus, NoGpus
 from hyperpod.ports.host import Credentials, Host
+from hyperpod.ports.metadata import Metadata
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ KMSG_LOOK_S = 10.0
 KILL_ROUNDS = 5
 KILL_PAUSE_S = 0.05
 PROBE_TIMEOUT_S = 1.0
+FETCH, FETCH_TIMEOUT_S = "/opt/hyperpod/lifecycle_scripts/cloud/fetch.sh", 120.0
 GOODBYE_S = 0.3
 """A stopping agent waits this long for its last words to leave."""
 
@@ -68,6 +70,7 @@ class Loop:
         gpus: The node's GPUs; none without.
         allowed: Uids that may use the socket.
         user_checks: Looks for the checks that users bring.
+        metadata: The cloud's word about this machine, where there is one to ask.
     """
 
     def __init__(
@@ -81,11 +84,13 @@ class Loop:
         gpus: Gpus | None = None,
         allowed: Collection[int] = (0,),
         user_checks: Callable[[], Found] = Found,
+        metadata: Metadata | None = None,
     ) -> None:
         self._settings = settings
         self._host = host
         self._munge = munge
         self._gpus = gpus or NoGpus()
+        self._metadata = metadata
         self._notifier = notifier
         self._user_checks = user_checks
         self._selector = selectors.DefaultSelector()
@@ -252,7 +257,15 @@ class Loop:
         self._server.reply(client, lines)
 
     def start_check(self, check: Check, run_id: int, facts: Facts) -> None:
-        ports = Ports(self._host, self._munge, facts, self._gpus, streams=self._streams, devices=self._devices)
+        ports = Ports(
+            self._host,
+            self._munge,
+            facts,
+            self._gpus,
+            streams=self._streams,
+            devices=self._devices,
+            metadata=self._metadata,
+        )
 
         def done(result: object) -> None:
             outcome = cast("Result | BaseException", result)
@@ -399,6 +412,14 @@ class Loop:
         removed = remove_shared_memory(SHARED_MEMORY, uid)
         if removed:
             log.info("removed shared memory of an earlier attempt job=%d names=%s", job_id, removed)
+
+    def fetch_files(self) -> None:
+        def done(result: object) -> None:
+            if isinstance(result, BaseException):
+                log.warning("the cluster's files were not fetched error=%s", result)
+
+        if os.path.exists(FETCH):
+            self._workers.start("fetch files", lambda: self._host.run([FETCH], FETCH_TIMEOUT_S), done)
 
     def mark_peer_lost(self, job_id: int, node: str) -> None:
         folder = f"{self._settings.jobs_dir}/{job_id}"

@@ -238,6 +238,9 @@ class Mind:
             self._on_ack(message, now)
         elif kind == words.REPLY:
             self._on_reply(message, now)
+        elif kind == words.FETCH_FILES:
+            log.info("fetching the cluster's files: a node has moved")
+            self._do.fetch_files()
         elif kind == words.QUICK_CHECK:
             self._on_quick_check(str(message.get("id")), now, at)
         elif kind == words.CLEAR:

@@ -47,6 +47,7 @@ class AgentSettings:
         peers: Other workers, to tell "I am cut off" from "the head node is away"; those of other roles in the file are
             left out.
         slurmd_port: Their port to probe.
+        metadata_endpoint: The cloud's metadata service; empty: there is none, and nothing is asked.
         health: Settings by check, see docs/guides/health-checks.md.
         deep_on_start: Deep checks to be done before this boot's first job (``InstanceStress``,
             ``InstanceConnectivity``).
@@ -74,6 +75,7 @@ class AgentSettings:
     lease_s: float = 10.0
     peers: tuple[Peer, ...] = ()
     slurmd_port: int = 6818
+    metadata_endpoint: str = ""
     health: Mapping[str, Any] = field(default_factory=dict)
     expected_cpus: int | None = None
     expected_memory_mib: int | None = None
@@ -85,7 +87,7 @@ class AgentSettings:
 _NEEDED = ("cluster", "node", "group", "role", "head_address")
 _TEXTS = (
     "cluster", "node", "group", "head_address", "instance_id", "address", "socket_path", "jobs_dir", "state_dir",
-    "boot_id_path", "kmsg_path", "sysfs_path", "head_node",
+    "boot_id_path", "kmsg_path", "sysfs_path", "head_node", "metadata_endpoint",
 )  # fmt: skip
 _NUMBERS = {"heartbeat_interval_s": (0.1, 60.0), "lease_s": (2.0, 3600.0)}
 _PORTS = ("controller_port", "slurmd_port")

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from hyperpod.adapters.probe import is_working
 from hyperpod.adapters.process import Processes
 from hyperpod.adapters.sdnotify import notify
 from hyperpod.adapters.slurm.client import SlurmCli
-from hyperpod.adapters.slurm.conf_file import save_partition_nodes
+from hyperpod.adapters.slurm.conf_file import save_node_address, save_partition_nodes
 from hyperpod.adapters.store import open_store
 from hyperpod.adapters.wire import trusted_uids
 from hyperpod.controller.commands import Commands
@@ -32,6 +33,7 @@ from hyperpod.controller.loop import run
 from hyperpod.controller.memory import Memory
 from hyperpod.controller.metrics import serve_metrics
 from hyperpod.controller.queries import Queries
+from hyperpod.controller.repeats import Repeats
 from hyperpod.controller.server import Server
 from hyperpod.controller.world import Machines, NodeSlot, World
 from hyperpod.core.node import Role
@@ -79,6 +81,7 @@ class Slots:
         self._path = path
         self._stamp = 0
         self._slots: tuple[NodeSlot, ...] = ()
+        self._repeats = Repeats()
 
     def __call__(self) -> Sequence[NodeSlot]:
         try:
@@ -88,7 +91,7 @@ class Slots:
                 self._stamp = stamp
         except (OSError, ConfigError) as error:
             # The last good one is kept: a file that is being written must not look like an empty cluster.
-            log.warning("configuration not read error=%s", error)
+            self._repeats.warning(log, "slots", datetime.now(UTC), "configuration not read error=%s", error)
         return self._slots
 
 
@@ -197,6 +200,11 @@ def build_world(config: dict[str, Any], path: Path) -> tuple[World, LateAgents]:
         jobs=Threads(),
         checkpoints=CheckpointScanner(process, library),
         probe=is_working,
+        save_address=(
+            partial(save_node_address, str(config.get("slurm_conf_path", "/etc/slurm/slurm.conf")))
+            if config["provider"].get("kind") == "ec2"
+            else None
+        ),
         save_partition=partial(save_partition_nodes, str(config.get("slurm_conf_path", "/etc/slurm/slurm.conf"))),
         repair_policy=repair_policy,
         resume_policy=resume_policy,

@@ -18,10 +18,11 @@ from hyperpod.controller.observe import REPAIR_BEGAN, SPARE_PARTITION, remember_
 from hyperpod.controller.world import World
 from hyperpod.core import plan as do
 from hyperpod.core.job import JobStatus
-from hyperpod.core.messages import KILL_JOB, PEER_LOST
+from hyperpod.core.messages import FETCH_FILES, KILL_JOB, PEER_LOST
 from hyperpod.core.node import Availability, DrainOwner, RepairStatus, owner_of_reason, parse_admin_action
 from hyperpod.core.plan import Plan
-from hyperpod.errors import HyperpodError, NotFound, SlurmError
+from hyperpod.core.stopped_spares import CAUSE as SPARE_CAUSE
+from hyperpod.errors import HyperpodError, NotFound, ProviderError, SlurmError
 from hyperpod.ports.slurm import NodeState
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,12 @@ NOTE_REPEAT = timedelta(minutes=15)
 PHASES = frozenset({"Rebooting", "Replacing", "Checking"})
 """Notes about a repair that goes on: for the status, not for the history."""
 
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.5), timedelta(seconds=10)
+"""Between two tries of a fence that fails. A machine seen off ends the wait: then no fence is planned any more."""
+
 PROBED = "probed"
 MACHINE_DONE = "machine_done"
+SPARE_DONE = "spare_done"
 SCANNED = "scanned"
 
 
@@ -42,13 +47,26 @@ def apply(world: World, plan: Plan) -> int:
     for action in plan.actions:
         if action.target and action.target in failed:
             continue
+        tried = f"{type(action).__name__}:{action.target}"
+        # Only where a try takes long or harms: a job's requeue is refused for moments, and must not wait for more.
+        has_backoff = isinstance(action, do.FenceInstance | do.MarkDown)
+        if has_backoff and world.memory.must_wait(tried, world.clock.now()):
+            failed.add(action.target)
+            continue
         try:
             _apply_one(world, action)
         except HyperpodError as error:
             count += 1
             failed.add(action.target)
-            log.warning("action failed action=%s target=%s error=%s", type(action).__name__, action.target, error)
+            now = world.clock.now()
+            if has_backoff:
+                world.memory.refused(tried, now, first=FIRST_PAUSE, most=LONGEST_PAUSE)
+            text = "action failed action=%s target=%s error=%s"
+            world.repeats.warning(log, tried, now, text, type(action).__name__, action.target, error)
             _remember_error(world, action, str(error))
+        else:
+            world.memory.refusals.pop(tried, None)
+            world.repeats.ended(tried)
     return count
 
 
@@ -88,7 +106,9 @@ def _event(world: World, kind: str, message: str, **where: Any) -> None:
 
 
 def _probe(world: World, action: do.ProbeNode) -> None:
-    address = next((s.address for s in world.slots() if s.name == action.node), "")
+    # Where the machine is now: it may have come back elsewhere than the configuration says.
+    address = next((i.address for i in world.instances or () if i.node == action.node and i.address), "")
+    address = address or next((s.address for s in world.slots() if s.name == action.node), "")
 
     def work() -> None:
         is_reachable = world.probe(address)
@@ -103,7 +123,8 @@ def _save_repair(world: World, action: do.SaveRepair) -> None:
     before = {r.node: r for r in world.store.repairs()}.get(repair.node)
     is_new_cause = before is None or before.cause != repair.cause
     is_reboot = repair.status is RepairStatus.REBOOTING and (before is None or before.status is not repair.status)
-    if (is_new_cause and repair.status is not RepairStatus.CHECKING) or is_reboot:
+    is_begun = is_new_cause and repair.status not in (RepairStatus.CHECKING, RepairStatus.ASLEEP)
+    if is_begun or is_reboot:
         # Before the repair itself: killed in between, the breaker counts the node once all the same.
         remember_repair(world, repair)
     world.store.put_repair(repair)
@@ -113,7 +134,7 @@ def _save_repair(world: World, action: do.SaveRepair) -> None:
         "instance_id": repair.instance_id,
         "action": repair.action.value,
     }
-    if is_new_cause and repair.status is not RepairStatus.CHECKING:
+    if is_begun:
         _event(world, REPAIR_BEGAN, action.reason, node=repair.node, data=data)
     if before is None or before.status is not repair.status:
         kind = f"Node{repair.status.value.capitalize()}"
@@ -219,6 +240,48 @@ def _reboot(world: World, action: do.RebootInstance) -> None:
     world.jobs.submit(action.target, work)
 
 
+def _stop_spare(world: World, action: do.StopSpare) -> None:
+    _beside(world, action, f"stop:{action.instance_id}", "park")
+
+
+def _start_spare(world: World, action: do.StartSpare) -> None:
+    _beside(world, action, f"start:{action.instance_id}", "power_on")
+
+
+def _beside(world: World, action: do.StopSpare | do.StartSpare, key: str, verb: str) -> None:
+    """Stop or start a spare's machine beside the tick; the next observation says what became of it."""
+    act = getattr(world.machines, verb, None)
+    if act is None:
+        raise ProviderError(f"this provider cannot {verb.replace('_', ' ')} a spare")
+    if world.memory.must_wait(key, world.clock.now()):
+        return
+
+    def work() -> None:
+        data: dict[str, Any] = {"key": key, "node": action.node, "error": ""}
+        try:
+            act(action.instance_id)
+        except HyperpodError as error:
+            data["error"] = str(error)
+        world.inbox.put(Report(SPARE_DONE, world.clock.now(), data))
+
+    world.jobs.submit(action.target, work)
+
+
+def spare_done(world: World, report: Report) -> None:
+    """Take in that a spare's machine was asked to stop or start; a refusal is kept where people look, and waits."""
+    key, node, error = str(report.data["key"]), str(report.data["node"]), str(report.data["error"])
+    world.instances_at = None
+    if error:
+        world.memory.refused(key, report.at)
+        world.repeats.warning(log, ("spare", node), report.at, "spare refused node=%s error=%s", node, error)
+    else:
+        world.memory.refusals.pop(key, None)
+        world.repeats.ended(("spare", node))
+    for repair in world.store.repairs():
+        if repair.node == node and repair.cause == SPARE_CAUSE and repair.last_error != error:
+            world.store.put_repair(replace(repair, last_error=error))
+
+
 def machine_done(world: World, report: Report) -> None:
     """Take in that a reboot or replacement has returned: close its intent, or leave it open to be tried again."""
     key, node, error = str(report.data["key"]), str(report.data["node"]), str(report.data["error"])
@@ -226,20 +289,28 @@ def machine_done(world: World, report: Report) -> None:
     world.instances_at = None
     if error:
         world.memory.refused(key, report.at)
-        log.warning("machine action failed node=%s error=%s", node, error)
+        world.repeats.warning(log, ("machine", node), report.at, "machine action failed node=%s error=%s", node, error)
         for repair in world.store.repairs():
             if repair.node == node and repair.last_error != error:
                 _event(world, "MachineActionFailed", error, node=node)
                 world.store.put_repair(replace(repair, last_error=error))
         return
     world.memory.refusals.pop(key, None)
+    world.repeats.ended(("machine", node))
     instance_id = str(report.data.get("instance_id", ""))
     if instance_id:
         _event(world, "NodeReplaced", f"{node} is now {instance_id}", node=node, data={"instance_id": instance_id})
-        address = str(report.data.get("address", ""))
-        slot = next((s for s in world.slots() if s.name == node), None)
-        if slot is not None and address and slot.address != address:
-            world.slurm.update_address(node, address)
+
+
+def _move_address(world: World, action: do.MoveAddress) -> None:
+    """The file first: a slurmctld that starts in between must not go back to the old address."""
+    if world.save_address is not None:
+        world.save_address(action.node, action.address)
+    world.slurm.update_address(action.node, action.address)
+    # Names resolve by a file on every node, which the provider has written anew.
+    for slot in world.slots():
+        world.agents.send(slot.name, {"type": FETCH_FILES})
+    _event(world, "NodeMoved", action.reason, node=action.node, data={"address": action.address})
 
 
 def _use_spare(world: World, action: do.UseSpare) -> None:
@@ -271,7 +342,7 @@ def save_all_partitions(world: World) -> bool:
             save_partitions(world, names)
         return True
     except HyperpodError as error:
-        log.warning("partitions not saved error=%s", error)
+        world.repeats.warning(log, "partitions", world.clock.now(), "partitions not saved error=%s", error)
         return False
 
 
@@ -423,6 +494,9 @@ _EFFECTS: dict[type[do.Action], Callable[[World, Any], None]] = {
     do.ReplaceInstance: _replace,
     do.UseSpare: _use_spare,
     do.ParkSpare: _park_spare,
+    do.MoveAddress: _move_address,
+    do.StopSpare: _stop_spare,
+    do.StartSpare: _start_spare,
     do.SaveJob: _save_job,
     do.RequeueJob: _requeue,
     do.ForbidRequeue: _forbid_requeue,

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
+from hyperpod.controller import notices
 from hyperpod.controller.memory import Report
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
@@ -110,6 +111,8 @@ def _clear(world: World, args: Mapping[str, Any]) -> str:
         )
     reason = str(args.get("reason") or "")
     for finding in found:
+        if notices.clear(world, node.name, (finding.check, finding.code, finding.device)):
+            continue
         order = {"type": words.CLEAR, "code": code, "device": finding.device, "reason": reason}
         if not world.agents.send(node.name, order):
             raise ProviderUnavailable(f"the agent of {node.name} is not connected", hint="try again when it is")

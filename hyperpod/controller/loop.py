@@ -9,15 +9,17 @@ from datetime import timedelta
 from typing import Any
 
 from hyperpod.controller import apply as effects
+from hyperpod.controller import notices
 from hyperpod.controller.memory import Report
 from hyperpod.controller.observe import observe, remember_job
 from hyperpod.controller.observed import note_observed
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
+from hyperpod.core.addresses import decide_addresses
 from hyperpod.core.job import BATCH_STEP, JobRecord, TaskExit
 from hyperpod.core.messages import Heartbeat, parse_task_exit
 from hyperpod.core.plan import Plan, merge
-from hyperpod.core.repair import decide_repair
+from hyperpod.core.repair import IDLE_WAKE, decide_repair
 from hyperpod.core.resume import decide_jobs, most_attempts
 from hyperpod.errors import HyperpodError
 
@@ -48,6 +50,8 @@ def run_once(world: World) -> Plan:
         repairs = {r.node: r for r in world.store.repairs()}
         nodes = tuple(replace(n, repair=repairs.get(n.name)) for n in snapshot.nodes)
         snapshot = replace(snapshot, nodes=nodes)
+    if world.save_address is not None:
+        failures += effects.apply(world, Plan(decide_addresses(snapshot), (), IDLE_WAKE))
     jobs = decide_jobs(snapshot, world.resume_policy)
     failures += effects.apply(world, Plan(jobs.actions, (), jobs.wake_after))
     merged = merge((plan, jobs))
@@ -86,6 +90,10 @@ def _take(world: World, report: Report) -> None:
         world.memory.probed(str(data["node"]), bool(data["is_reachable"]), report.at)
     elif kind == effects.MACHINE_DONE:
         effects.machine_done(world, report)
+    elif kind == effects.SPARE_DONE:
+        effects.spare_done(world, report)
+    elif kind == notices.TOLD:
+        notices.told(world, report)
     elif kind == effects.SCANNED:
         step = data["step"]
         world.memory.scanned(int(data["job_id"]), int(data["attempt"]), None if step is None else int(step))
@@ -235,7 +243,8 @@ def run(
             wake_s = run_once(world).wake_after.total_seconds()
             after()
         except HyperpodError as error:
-            log.warning("tick failed error=%s", error)
+            kind = ("tick", type(error).__name__)
+            world.repeats.warning(log, kind, world.clock.now(), "tick failed error=%s", error)
         except Exception:
             log.exception("tick failed unexpectedly")
         watchdog()

@@ -18,6 +18,7 @@ from hyperpod.core.finding import Finding
 from hyperpod.core.job import TaskExit
 from hyperpod.core.majority import Judged
 from hyperpod.core.messages import Heartbeat
+from hyperpod.core.notices import Notices
 from hyperpod.core.snapshot import JobFacts
 
 CLOSED_KEPT = timedelta(minutes=15)
@@ -139,6 +140,14 @@ class Memory:
     """The last comparison of the groups, with what it was made of."""
     observed: frozenset[tuple[str, ...]] | None = None
     """Open findings of checks that are only observed, see ``controller.observed``; None until the journal was read."""
+    notices: Notices = field(default_factory=Notices)
+    """What the provider said last of its machines."""
+    are_notices_known: bool = False
+    ask_notices_at: datetime | None = None
+    """When the provider is asked again; None: at once."""
+    notices_failed: int = 0
+    cleared_notices: set[tuple[str, str, tuple[str, str, str]]] = field(default_factory=set)
+    """Findings of the provider that a person has cleared: node, machine, finding."""
     slots: dict[str, datetime | None] | None = None
     """Slots of the last look, with when they were added; None for those of the first look, and before it."""
 
@@ -259,10 +268,17 @@ class Memory:
         if restart_count not in facts.resumes:
             self.facts[job_id] = replace(facts, resumes={**facts.resumes, restart_count: (path, step)})
 
-    def refused(self, key: str, at: datetime) -> None:
-        """The provider refused an action: the next try waits, longer each time."""
+    def refused(
+        self,
+        key: str,
+        at: datetime,
+        *,
+        first: timedelta = timedelta(seconds=1),
+        most: timedelta = timedelta(minutes=1),
+    ) -> None:
+        """An action was refused: the next try waits, longer each time."""
         count = self.refusals.get(key, (0, at))[0] + 1
-        delay = delay_after(count, first=timedelta(seconds=1), most=timedelta(minutes=1))
+        delay = delay_after(count, first=first, most=most)
         self.refusals[key] = (count, at + delay)
 
     def must_wait(self, key: str, now: datetime) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from hyperpod.controller import notices
 from hyperpod.controller.memory import NodeWord
 from hyperpod.controller.reasons import finding_of, see_reason
 from hyperpod.controller.world import NodeSlot, World
@@ -19,6 +20,7 @@ from hyperpod.core.job import JobRecord, JobStatus, JobView
 from hyperpod.core.judging import accused_machines
 from hyperpod.core.majority import Counted, judge_groups
 from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, RepairStatus, Role
+from hyperpod.core.notices import due_findings
 from hyperpod.core.policy import Mode
 from hyperpod.core.resume import is_armed_by
 from hyperpod.core.snapshot import PastRepair, Snapshot
@@ -31,7 +33,7 @@ log = logging.getLogger(__name__)
 PROVIDER_MAX_AGE = timedelta(seconds=5)
 """How old the provider's word may be while all is well; asked anew as soon as something is not."""
 
-LOG_REPEAT = timedelta(minutes=15)
+_SILENT = "%s does not answer error=%s"
 
 REPAIR_BEGAN = "RepairBegan"
 _HISTORY = "repair_history"
@@ -54,10 +56,11 @@ def observe(world: World) -> Snapshot:
         if slots and not any(s.name in states for s in slots):
             missing.append("slurm")
     except HyperpodError as error:
-        _log_silence(world, "slurm", error)
+        world.repeats.warning(log, ("silent", "slurm"), world.clock.now(), _SILENT, "slurm", error)
         missing.append("slurm")
     repairs = {r.node: r for r in world.store.repairs()}
     instances = _instances(world, repairs, missing)
+    notices.ask(world)
     on_node: dict[str, list[int]] = {}
     for view in views:
         if view.status in (JobStatus.RUNNING, JobStatus.CONFIGURING, JobStatus.SUSPENDED):
@@ -76,6 +79,7 @@ def observe(world: World) -> Snapshot:
             tuple(sorted(on_node.get(slot.name, ()))),
             added.get(slot.name),
             odd.get(slot.name, ()),
+            world,
         )
         for slot in slots
     )
@@ -92,7 +96,7 @@ def observe(world: World) -> Snapshot:
         world.ledger.look(nodes, now)
     except StoreError as error:
         # Repairs go on without the account of old faults.
-        _log_silence(world, "the ledger of machines", error)
+        world.repeats.warning(log, ("silent", "ledger"), now, _SILENT, "ledger", error)
     history = _history(world)
     snapshot = Snapshot(
         now=now,
@@ -107,6 +111,7 @@ def observe(world: World) -> Snapshot:
         accused=accused_machines(records.values(), history, now),
         breaker_reset_at=datetime.fromisoformat(reset) if reset else None,
         missing=tuple(missing),
+        are_notices_known=notices.is_known(world),
     )
     world.last_snapshot = snapshot
     return snapshot
@@ -154,17 +159,6 @@ def whole_het_jobs(views: tuple[JobView, ...]) -> tuple[JobView, ...]:
     return tuple(whole)
 
 
-def _log_silence(world: World, source: str, error: HyperpodError) -> None:
-    """Say that a source is silent, at most every quarter of an hour: the loop asks it several times a second."""
-    now, key = world.clock.now(), ("Silent", source, None)
-    shown = world.notes_shown.get(key)
-    if shown is None or now - shown >= LOG_REPEAT:
-        world.notes_shown[key] = now
-        log.warning("%s does not answer error=%s", source, error)
-    else:
-        log.debug("%s does not answer error=%s", source, error)
-
-
 def _history(world: World) -> tuple[PastRepair, ...]:
     policy = world.repair_policy
     since = world.clock.now() - timedelta(seconds=max(policy.breaker_window_s, policy.reboot_window_s))
@@ -198,8 +192,11 @@ def _instances(world: World, repairs: dict[str, Repair], missing: list[str]) -> 
     """Return the provider's machines by slot; the last word is used again while it is fresh and all is well."""
     now = world.clock.now()
     silence = world.repair_policy.silence
-    is_calm = not repairs and all(
-        w.heartbeat_at and now - w.heartbeat_at <= silence for w in world.memory.nodes.values()
+    sleeping = {name for name, repair in repairs.items() if repair.status is RepairStatus.ASLEEP}
+    is_calm = len(sleeping) == len(repairs) and all(
+        w.heartbeat_at and now - w.heartbeat_at <= silence
+        for name, w in world.memory.nodes.items()
+        if name not in sleeping
     )
     is_fresh = world.instances_at is not None and now - world.instances_at < PROVIDER_MAX_AGE
     if world.instances is None or not is_fresh or not is_calm:
@@ -210,7 +207,7 @@ def _instances(world: World, repairs: dict[str, Repair], missing: list[str]) -> 
                 raise ProviderUnavailable(f"the provider names no machine of cluster {world.cluster}")
             world.instances, world.instances_at = seen, now
         except HyperpodError as error:
-            _log_silence(world, "provider", error)
+            world.repeats.warning(log, ("silent", "provider"), world.clock.now(), _SILENT, "provider", error)
             missing.append("provider")
             return {i.node: i for i in world.instances or ()}
     return {i.node: i for i in world.instances}
@@ -225,7 +222,8 @@ def _node(
     repair: Repair | None,
     jobs: tuple[int, ...],
     added_at: datetime | None,
-    odd: tuple[Finding, ...] = (),
+    odd: tuple[Finding, ...],
+    world: World,
 ) -> NodeView:
     if instance is not None:
         status = instance.status if has_provider else InstanceStatus.UNKNOWN
@@ -235,6 +233,12 @@ def _node(
         status = InstanceStatus.GONE if has_provider else InstanceStatus.UNKNOWN
         instance_id = ""
     is_same = not instance_id or not word.instance_id or word.instance_id == instance_id
+    findings = (*word.findings, *odd) if is_same else ()
+    told = notices.of_node(world, slot.name, instance_id or word.instance_id) if world.memory.notices.findings else ()
+    if findings or told:
+        now = world.clock.now()
+        is_heard = is_same and word.heartbeat_at is not None and now - word.heartbeat_at <= world.repair_policy.silence
+        findings = due_findings((*findings, *told), is_heard=is_heard, now=now)
     return NodeView(
         name=slot.name,
         group=slot.group,
@@ -251,6 +255,8 @@ def _node(
         jobs=jobs,
         instance_id=instance_id or word.instance_id,
         instance_status=status,
+        address=instance.address if instance and has_provider else "",
+        slurm_address=state.address if state else "",
         created_at=instance.created_at if instance else None,
         added_at=added_at,
         heartbeat_at=word.heartbeat_at if is_same else None,
@@ -261,7 +267,7 @@ def _node(
         is_reachable=word.is_reachable,
         reachable_at=word.reachable_at,
         closed=tuple(f for _, f in word.closed) if is_same else (),
-        findings=(*word.findings, *odd) if is_same else (),
+        findings=findings,
         repair=repair,
     )
 
@@ -292,7 +298,8 @@ def _remember_new_jobs(world: World, views: tuple[JobView, ...], known: dict[int
         try:
             environment = world.slurm.saved_environment(view.array_job_id or view.het_job_id or view.job_id)
         except HyperpodError as error:
-            log.warning("cannot read the environment of job=%s error=%s", view.job_id, error)
+            text = "cannot read the environment of job=%s error=%s"
+            world.repeats.warning(log, ("environment", view.job_id), world.clock.now(), text, view.job_id, error)
             continue
         armed_by, most = is_armed_by(environment or {}, world.resume_policy)
         if view.het_job_id is not None and view.het_offset:

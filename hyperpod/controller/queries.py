@@ -430,5 +430,7 @@ def _next_of_node(node: NodeView) -> str:
         "rebooting": "when it has booted it is checked, then takes work",
         "replacing": "the new machine is checked when it runs",
         "checking": "when its basic checks pass it takes work, or becomes the spare",
+        "asleep": "it is started when the running spares are used up",
+        "waking": "when its agent is heard it is checked, then joins its partition",
         "held": "a person must look; hyperpod replace-node tries again",
     }.get(repair.status.value, "")

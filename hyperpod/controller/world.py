@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from hyperpod.controller.ledger import Ledger
 from hyperpod.controller.memory import Inbox, Memory
+from hyperpod.controller.repeats import Repeats
+from hyperpod.core.finding import Finding
 from hyperpod.core.node import Role
 from hyperpod.core.policy import RepairPolicy, ResumePolicy
 from hyperpod.core.snapshot import Snapshot
@@ -29,6 +31,25 @@ class Machines(Protocol):
     def reboot(self, instance_id: str) -> None: ...
 
     def replace(self, node: str, instance_id: str, token: str) -> Instance: ...
+
+
+class StopsSpares(Protocol):
+    """A provider whose machines may be stopped while nobody needs them, and keep their disks. Optional."""
+
+    def park(self, instance_id: str) -> None: ...
+
+    def power_on(self, instance_id: str) -> None: ...
+
+
+class TellsFindings(Protocol):
+    """A provider that knows more of its machines than their power: checks of its own, and what it has announced.
+
+    Optional. The local provider has nothing to tell that the agents do not see.
+    """
+
+    def findings(self) -> Mapping[str, tuple[Finding, ...]]:
+        """Return by node what is wrong now; a machine that is well is not named. May take seconds."""
+        ...
 
 
 class Agents(Protocol):
@@ -63,7 +84,8 @@ class World:
     """The controller's surroundings.
 
     ``probe`` asks for a second opinion on an address (True: somebody works there). ``save_partition`` writes a
-    partition's members into slurm.conf, so that a restart of slurmctld finds them again.
+    partition's members into slurm.conf, so that a restart of slurmctld finds them again. ``save_address`` does the same
+    for a node's address; None where addresses are the provider's own affair.
     """
 
     cluster: str
@@ -80,6 +102,7 @@ class World:
     repair_policy: RepairPolicy
     resume_policy: ResumePolicy
     memory: Memory
+    save_address: Callable[[str, str], None] | None = None
     inbox: Inbox = field(default_factory=Inbox)
     last_snapshot: Snapshot | None = None
     last_notes: tuple[Any, ...] = ()
@@ -91,3 +114,5 @@ class World:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.store)
+
+    repeats: Repeats = field(default_factory=Repeats)

@@ -15,6 +15,7 @@ from hyperpod.core.node import (
     Repair,
     RepairStatus,
 )
+from hyperpod.core.notices import is_announced_cause
 from hyperpod.core.policy import RepairPolicy
 from hyperpod.core.snapshot import PastRepair
 
@@ -49,8 +50,8 @@ class Budget:
 
 
 def _is_countable(cause: str) -> bool:
-    """What people ask for is no sign of a site problem."""
-    return not cause.startswith("admin/")
+    """What people ask for, and what the provider has announced, is no sign of a site problem."""
+    return not cause.startswith("admin/") and not is_announced_cause(cause)
 
 
 def open_breakers(

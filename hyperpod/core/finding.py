@@ -60,6 +60,8 @@ class Finding:
         peer: Node that it accuses instead of its own, as counters of unanswered messages do; ``?`` when it does not
             say which. Such a finding is held against the peer, never against the node that reports it.
         would: What a finding of a check that is only observed would have asked for; NONE for all others.
+        deadline: When the machine is taken away or stopped, as its provider announced; until shortly before, jobs may
+            go on. None: nothing is announced.
     """
 
     check: str
@@ -77,6 +79,7 @@ class Finding:
     job_id: int | None = None
     peer: str = ""
     would: Action = Action.NONE
+    deadline: datetime | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -101,6 +104,7 @@ class Finding:
             "job_id": self.job_id,
             "peer": self.peer,
             "would": self.would.value,
+            "deadline": self.deadline.isoformat() if self.deadline else None,
         }
 
     @classmethod
@@ -110,7 +114,7 @@ class Finding:
         Raises:
             KeyError, ValueError: if the mapping is not a finding.
         """
-        since = data.get("since")
+        since, deadline = data.get("since"), data.get("deadline")
         job_id = data.get("job_id")
         return cls(
             check=str(data["check"]),
@@ -128,6 +132,7 @@ class Finding:
             job_id=int(job_id) if job_id is not None else None,
             peer=str(data.get("peer", "")),
             would=Action(str(data.get("would", "None"))),
+            deadline=datetime.fromisoformat(deadline) if deadline else None,
         )
 
 

@@ -9,6 +9,7 @@ from hyperpod.core.node import (
     InstanceStatus,
     NodeView,
 )
+from hyperpod.core.notices import is_announced
 from hyperpod.core.policy import RepairPolicy
 from hyperpod.core.snapshot import Snapshot
 
@@ -75,6 +76,15 @@ def fatal_findings(node: NodeView) -> tuple[Finding, ...]:
         and f.whose is Whose.NODE
         and f.action is not Action.NONE
         and not f.peer
-        and (not f.instance_id or not node.instance_id or f.instance_id == node.instance_id)
-        and (not f.boot_id or not node.boot_id or f.boot_id == node.boot_id)
+        and _is_of_this_machine(f, node)
     )
+
+
+def announced_findings(node: NodeView) -> tuple[Finding, ...]:
+    """Return what the provider has announced for the node's present machine, for a time still to come."""
+    return tuple(f for f in node.findings if is_announced(f) and _is_of_this_machine(f, node))
+
+
+def _is_of_this_machine(finding: Finding, node: NodeView) -> bool:
+    is_same_machine = not finding.instance_id or not node.instance_id or finding.instance_id == node.instance_id
+    return is_same_machine and (not finding.boot_id or not node.boot_id or finding.boot_id == node.boot_id)

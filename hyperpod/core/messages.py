@@ -39,6 +39,7 @@ DEEP_JUDGED = "deep_judged"
 """A deep check: run one program, stop them all, and what the figures of all nodes say of this one."""
 
 PEER_LOST = "peer_lost"
+FETCH_FILES = "fetch_files"
 GOODBYE = "goodbye"
 """An orderly shutdown of a node tells the controller before slurmd stops."""
 

@@ -65,10 +65,14 @@ class RepairStatus(StrEnum):
     REPLACING = "replacing"
     CHECKING = "checking"
     HELD = "held"
+    ASLEEP = "asleep"
+    WAKING = "waking"
 
 
 ALLOWED: Mapping[RepairStatus, frozenset[RepairStatus]] = {
-    RepairStatus.HEALTHY: frozenset({RepairStatus.DRAINING, RepairStatus.FENCING, RepairStatus.CHECKING}),
+    RepairStatus.HEALTHY: frozenset(
+        {RepairStatus.DRAINING, RepairStatus.FENCING, RepairStatus.CHECKING, RepairStatus.ASLEEP}
+    ),
     RepairStatus.DRAINING: frozenset(
         {RepairStatus.FENCING, RepairStatus.REBOOTING, RepairStatus.REPLACING, RepairStatus.HEALTHY}
     ),
@@ -81,6 +85,8 @@ ALLOWED: Mapping[RepairStatus, frozenset[RepairStatus]] = {
     RepairStatus.HELD: frozenset(
         {RepairStatus.HEALTHY, RepairStatus.REPLACING, RepairStatus.REBOOTING, RepairStatus.CHECKING}
     ),
+    RepairStatus.ASLEEP: frozenset({RepairStatus.WAKING, RepairStatus.CHECKING, RepairStatus.REPLACING}),
+    RepairStatus.WAKING: frozenset({RepairStatus.CHECKING, RepairStatus.REPLACING, RepairStatus.ASLEEP}),
 }
 
 
@@ -175,6 +181,7 @@ class NodeView:
         jobs: Ids of jobs that have it allocated now.
         instance_id: Machine in the slot, by the provider, or by the agent when the provider is silent.
         instance_status: The provider's word.
+        address, slurm_address: Where its machine is, by the provider and by the workload manager; empty: not told.
         created_at: When its machine was made; a newborn is given time before its silence counts.
         added_at: When the slot was added while the controller ran; None: it was there at its start.
         heartbeat_at: When the agent's last heartbeat arrived; None: never in this controller's life.
@@ -204,6 +211,8 @@ class NodeView:
     jobs: tuple[int, ...] = ()
     instance_id: str = ""
     instance_status: InstanceStatus = InstanceStatus.UNKNOWN
+    address: str = ""
+    slurm_address: str = ""
     created_at: datetime | None = None
     added_at: datetime | None = None
     heartbeat_at: datetime | None = None

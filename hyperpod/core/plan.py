@@ -152,6 +152,32 @@ class ParkSpare(NodeAction):
 
 
 @dataclass(frozen=True)
+class MoveAddress(NodeAction):
+    """Tell everybody that the node's machine has another address."""
+
+    address: str
+
+    @property
+    def target(self) -> str:
+        # Apart from the node's repair: neither may hold up the other.
+        return f"address:{self.node}"
+
+
+@dataclass(frozen=True)
+class StopSpare(NodeAction):
+    """Stop the machine of a spare that nobody needs; asked for again as long as it runs."""
+
+    instance_id: str
+
+
+@dataclass(frozen=True)
+class StartSpare(NodeAction):
+    """Start the machine of a stopped spare; asked for again until it runs."""
+
+    instance_id: str
+
+
+@dataclass(frozen=True)
 class JobAction(Action):
     """An action on one job."""
 

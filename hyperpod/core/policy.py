@@ -44,6 +44,7 @@ class RepairPolicy:
         replace_offenders: Replace machines that fail significantly more often than others; False only names them.
         reboot_window_s: A reboot for the same cause on the same machine within this time was no cure: it is replaced.
         group_check: Mode of the comparison of nodes with their group, by group; a group that is not named: act.
+        are_spares_stopped: Spares that nobody needs are stopped, and started when they are needed.
     """
 
     enabled: bool = True
@@ -63,6 +64,7 @@ class RepairPolicy:
     replace_offenders: bool = False
     reboot_window_s: float = 86_400.0
     group_check: Mapping[str, str] | None = None
+    are_spares_stopped: bool = False
 
     @cached_property
     def silence(self) -> timedelta:

@@ -21,6 +21,7 @@ from hyperpod.core.liveness import (
     OFFENDER_CAUSE,
     RETURNED_CAUSE,
     SHUTDOWN_CAUSE,
+    announced_findings,
     fatal_findings,
     is_dead,
     is_fresh,
@@ -39,13 +40,18 @@ from hyperpod.core.node import (
     parse_admin_action,
     reason_machine,
 )
+from hyperpod.core.notices import is_announced_cause, is_providers_cause
 from hyperpod.core.plan import Note, Plan
 from hyperpod.core.policy import RepairPolicy
 from hyperpod.core.snapshot import Snapshot
 from hyperpod.core.spares import decide_spares, should_park
+from hyperpod.core.stopped_spares import asleep, is_asleep, waking
 
 IDLE_WAKE = timedelta(seconds=2)
 """Longest sleep: Slurm is polled at least this often as a fallback for lost messages."""
+
+_ANNOUNCED = "ec2_event/"
+"""Under this the budget counts what the plan being made begins for announced ends."""
 
 REBOOT_TAKES_AT_MOST = timedelta(seconds=60)
 """A machine that is still off this long after it was rebooted will not come by itself."""
@@ -70,7 +76,7 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
     remarkable, earliest = _remarkable(workers, policy, snapshot)
     budget = Budget(
         workers=len(workers),
-        unhealthy=sum(1 for n in remarkable if n.repair is not None or n.availability is Availability.DOWN),
+        unhealthy=sum(1 for n in remarkable if not is_asleep(n) and _is_unhealthy(n)),
         under_repair=sum(1 for n in remarkable if is_machine_work(n.repair)),
         hit=hit_nodes(snapshot.history, policy, snapshot.now, snapshot.breaker_reset_at),
         policy=policy,
@@ -125,7 +131,14 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         wake = min(wake, soon)
     spare_actions, spare_notes = decide_spares(snapshot, policy)
     parked = {a.node for a in actions if isinstance(a, do.ParkSpare)}
-    actions += [a for a in spare_actions if a.node not in parked]
+    # One decision at a time: a spare that is stopped or started must not be under another one already, and what it
+    # was asked for before is not asked again.
+    repeated = (do.StopSpare, do.StartSpare)
+    decided = {a.node for a in actions if isinstance(a, do.NodeAction) and not isinstance(a, repeated)}
+    turned = {a.node for a in spare_actions if isinstance(a, do.SaveRepair)} - decided
+    actions = [a for a in actions if not (isinstance(a, repeated) and a.node in turned)]
+    moves = (do.UseSpare, do.ParkSpare)
+    actions += [a for a in spare_actions if a.node not in (parked if isinstance(a, moves) else decided)]
     notes += spare_notes
     return Plan(tuple(actions), tuple(notes), wake)
 
@@ -138,6 +151,10 @@ def _is_held_by_the_site(
         return False
     fatal = fatal_findings(node)
     return bool(fatal) and all(f"{f.check}/{f.code}" in widespread for f in fatal)
+
+
+def _is_unhealthy(node: NodeView) -> bool:
+    return node.repair is not None or node.availability is Availability.DOWN
 
 
 def _needs_probe(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:
@@ -190,6 +207,10 @@ def _one_node(
         return _replacing(node, node.repair, snapshot, policy)
     if status is RepairStatus.CHECKING:
         return _checking(node, node.repair, snapshot, policy)
+    if status is RepairStatus.ASLEEP:
+        return asleep(node, node.repair, snapshot, budget)
+    if status is RepairStatus.WAKING:
+        return waking(node, node.repair, snapshot, policy, budget)
     return _held(node, node.repair, snapshot, policy, budget)
 
 
@@ -248,6 +269,9 @@ def _begin(
     fatal = fatal_findings(node)
     if fatal:
         return _begin_fatal(node, fatal, snapshot, policy, budget)
+    announced = announced_findings(node)
+    if announced and owner is DrainOwner.NOBODY:
+        return _begin_announced(node, announced, snapshot, budget)
     notes = [
         Note("NotTheNode", f"{f.code} is the {f.whose.value}'s: the node is not drained for it", node.name)
         for f in node.findings
@@ -395,6 +419,29 @@ def _begin_fatal(
     return actions, [], timedelta(milliseconds=100)
 
 
+def _begin_announced(
+    node: NodeView, announced: tuple[Finding, ...], snapshot: Snapshot, budget: Budget
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    """Keep new work away from a machine that will be taken away; its jobs may end by themselves until shortly before.
+
+    Few at a time: a maintenance of half the site is announced for days ahead, and each machine is free of it once it
+    has been replaced.
+    """
+    first = min(announced, key=lambda f: (f.deadline or snapshot.now, f.key))
+    cause = f"{first.check}/{first.code}"
+    waiting = sum(1 for n in snapshot.nodes if n.repair is not None and is_announced_cause(n.repair.cause))
+    begun = len(budget.hit[_ANNOUNCED])
+    if waiting + begun >= budget.policy.max_parallel_repaired:
+        return [], [_refused(node, f"{cause}: as many announced ends as allowed are under way")], IDLE_WAKE
+    if not budget.allows_unhealthy(node):
+        return [], [_refused(node, f"{cause}, but too many nodes are out of service already")], IDLE_WAKE
+    repair = _new_repair(node, RepairStatus.DRAINING, cause, first.message, first.action, snapshot.now)
+    budget.begin(node, _ANNOUNCED)
+    reason = drain_reason(cause, first.message, Whose.NODE.value, repair.instance_id, node.boot_id)
+    actions: list[do.Action] = [_save(repair, first.message), do.DrainNode(reason, node.name)]
+    return actions, [], timedelta(milliseconds=100)
+
+
 def _worst_of(
     node: NodeView, fatal: tuple[Finding, ...], snapshot: Snapshot, policy: RepairPolicy
 ) -> tuple[Finding, Action]:
@@ -434,7 +481,10 @@ def _draining(
     # What these rest on is the past, which no check can find to be over.
     is_judged = repair.cause in (OFFENDER_CAUSE, AGREED_CAUSE) and node.instance_id == repair.instance_id
     fatal = fatal_findings(node)
-    if not is_admins and not is_judged and not fatal and node.is_ready and is_fresh(node, policy, snapshot):
+    announced = announced_findings(node)
+    is_known = snapshot.are_notices_known or not is_providers_cause(repair.cause)
+    is_well = not fatal and not announced and is_known
+    if not is_admins and not is_judged and is_well and node.is_ready and is_fresh(node, policy, snapshot):
         actions: list[do.Action] = []
         if node.drain_owner is DrainOwner.OURS:
             actions.append(do.UndrainNode(f"{repair.cause} is over", node.name))
@@ -450,6 +500,8 @@ def _draining(
     if fatal and not is_admins and repair.cause != OFFENDER_CAUSE:
         # What the machine suffers from now decides, not what began the drain.
         repair = replace(repair, action=_worst_of(node, fatal, snapshot, policy)[1])
+    elif announced and not is_admins:
+        repair = replace(repair, action=announced[0].action)
     is_going_down = repair.cause == SHUTDOWN_CAUSE and node.said_goodbye
     if is_going_down and now - repair.changed_at <= timedelta(seconds=policy.replace_timeout_s):
         return actions, [Note("GoingDown", repair.message, node.name)], timedelta(seconds=1)
@@ -483,8 +535,7 @@ def _fencing(
     node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPolicy, budget: Budget
 ) -> tuple[list[do.Action], list[Note], timedelta]:
     if node.instance_id and node.instance_id != repair.instance_id:
-        moved = repair.moved(RepairStatus.CHECKING, snapshot.now)
-        return [_save(moved, "another machine is in the slot already")], [], timedelta(0)
+        return _another_machine(node, repair, snapshot)
     has_booted = bool(node.boot_id) and node.boot_id != repair.boot_id and is_fresh(node, policy, snapshot)
     if repair.cause == SHUTDOWN_CAUSE and has_booted:
         moved = repair.moved(RepairStatus.CHECKING, snapshot.now)
@@ -499,6 +550,26 @@ def _fencing(
     ):
         return [], [_refused(node, "its repair waits: as many as allowed are under way")], IDLE_WAKE
     return _start_machine_action(replace(repair, action=_machine_action(repair)), snapshot.now), [], timedelta(0)
+
+
+def _another_machine(
+    node: NodeView, repair: Repair, snapshot: Snapshot
+) -> tuple[list[do.Action], list[Note], timedelta]:
+    """The dead machine has left the slot, so it is fenced; its jobs still have to be told, and the newcomer checked."""
+    why = "another machine is in the slot already"
+    moved = repair.moved(RepairStatus.CHECKING, snapshot.now)
+    if _is_marked_down(node):
+        return [_save(moved, why)], [], timedelta(0)
+    reason = drain_reason(repair.cause, repair.message, Whose.NODE.value, repair.instance_id, repair.boot_id)
+    is_newcomers = node.created_at is not None and any(
+        job.job_id in node.jobs and job.started_at is not None and job.started_at > node.created_at
+        for job in snapshot.jobs
+    )
+    if is_newcomers:
+        # Slurm has given the newcomer work already: only more of it is kept away until it has passed its checks.
+        drain = [] if node.is_drained else [do.DrainNode(reason, node.name)]
+        return [*drain, _save(moved, why)], [], timedelta(0)
+    return [do.MarkDown(reason, node.name, repair.instance_id), _save(moved, why)], [], timedelta(0)
 
 
 def _older_repairs(node: NodeView, snapshot: Snapshot) -> int:

@@ -145,6 +145,13 @@ class LocalImage(StrEnum):
     TORCH = "torch"
 
 
+class SpareState(StrEnum):
+    """What spares do while nobody needs them."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
 class SlurmPolicy(_Block):
     """How Slurm is set up: ``Hyperpod.Slurm``."""
 
@@ -491,6 +498,11 @@ class Ec2Policy(_Block):
     )
     head_profile: str = Field(
         "hyperpod-main-head", description="Instance profile of the head node. Default: as hyperpod prepare makes it."
+    )
+    spares: SpareState = Field(
+        SpareState.RUNNING,
+        description="running or stopped while nobody needs them. Default running: a job moves in seconds; EC2 keeps no "
+        "capacity for a stopped machine, which costs only its disk but takes minutes to start, or does not start.",
     )
     key_name: str | None = Field(None, description="EC2 key pair for emergencies. Default: none; keys are our own.")
     placement: Switch = Field(

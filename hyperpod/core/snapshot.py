@@ -53,6 +53,7 @@ class Snapshot:
     destructive action may be planned. ``started_at`` is when this controller began to listen. ``suspicion`` is what
     failures have left on machines, by instance id and then by job; ``offenders`` are machines that fail too often, and
     ``accused`` those that two methods have just blamed for a job's end, each with the sentence, by instance id.
+    ``are_notices_known`` is False until the provider has told once what it knows to be wrong with its machines.
     """
 
     now: datetime
@@ -67,6 +68,7 @@ class Snapshot:
     accused: Mapping[str, str] = field(default_factory=dict)
     breaker_reset_at: datetime | None = None
     missing: tuple[str, ...] = ()
+    are_notices_known: bool = True
 
     @property
     def is_complete(self) -> bool:

@@ -13,6 +13,7 @@ from hyperpod.core.node import (
 from hyperpod.core.plan import Note
 from hyperpod.core.policy import RepairPolicy
 from hyperpod.core.snapshot import Snapshot
+from hyperpod.core.stopped_spares import decide_rest, decide_start, decide_stop, is_asleep, is_waking
 from hyperpod.core.suspicion import suspicion_of
 
 
@@ -79,8 +80,19 @@ def decide_spares(snapshot: Snapshot, policy: RepairPolicy) -> tuple[list[do.Nod
             waiting.sort(key=lambda n: _suspicion(n, snapshot))
         for node in waiting[: max(lacking, 0)]:
             actions.append(do.UseSpare(f"{group} has {len(left)} of {wanted} nodes in use", node.name, node.partition))
-        if lacking > len(waiting):
-            missing = lacking - len(waiting)
+        missing = lacking - len(waiting)
+        coming = sum(1 for n in members if is_waking(n))
+        sleeping = [n for n in members if is_asleep(n)]
+        if missing > coming:
+            why = f"{group} lacks {missing} of {wanted} nodes and its running spares are used up"
+            actions += decide_start(sleeping, missing - coming, why, snapshot)
+        elif not policy.are_spares_stopped:
+            actions += decide_start(sleeping, len(sleeping), "spares are not stopped any more", snapshot)
+        elif missing <= 0:
+            idle = [n for n in members if not n.in_partition and _is_usable(n, policy, snapshot)]
+            actions += decide_stop(idle[max(lacking, 0) :], snapshot)
+            actions += decide_rest(members, snapshot)
+        if missing > coming + len(sleeping):
             notes.append(Note("NoSpare", f"{group} lacks {missing} of {wanted} nodes and has no spare left"))
         in_use = []
         if len(inside) > wanted:

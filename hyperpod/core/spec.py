@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from hyperpod.core.names import MAX_NAME_LENGTH, NodeName, is_name, node_name
 from hyperpod.core.node import Role
-from hyperpod.core.settings import Frozen, HyperpodBlock, Provider, plain_checks, plain_settings
+from hyperpod.core.settings import Frozen, HyperpodBlock, Provider, SpareState, plain_checks, plain_settings
 from hyperpod.errors import ConfigError
 
 __all__ = [
@@ -296,7 +296,8 @@ def spec_policies(spec: ClusterSpec) -> dict[str, Any]:
             "transfer_mb": block.health.deep.transfer_mb,
             "tolerance": block.health.deep.tolerance,
         },
-        "repair": plain_settings(block.repair),
+        "repair": plain_settings(block.repair)
+        | {"are_spares_stopped": spec.provider is Provider.EC2 and block.ec2.spares is SpareState.STOPPED},
         "resume": plain_settings(block.resume),
     }
 

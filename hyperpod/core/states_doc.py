@@ -14,6 +14,8 @@ _MEANINGS = {
     RepairStatus.CHECKING: "A machine is there; it must pass its basic checks before it takes work.",
     RepairStatus.HELD: "The tries are used up: a person must look. Another machine in the slot, `Action:Replace` or "
     "`Action:Reboot` in the reason, `hyperpod replace-node`, or a drain lifted by hand bring it back.",
+    RepairStatus.ASLEEP: "A spare whose machine is stopped, so that it costs only its disk.",
+    RepairStatus.WAKING: "A spare that is needed: its machine is being started.",
 }
 
 _CAUSES = {
@@ -41,6 +43,13 @@ _CAUSES = {
     (RepairStatus.HELD, RepairStatus.REPLACING): "a person asks for another try",
     (RepairStatus.HELD, RepairStatus.REBOOTING): "a person asks for a reboot",
     (RepairStatus.HELD, RepairStatus.CHECKING): "a person brought another machine",
+    (RepairStatus.HEALTHY, RepairStatus.ASLEEP): "a spare that nobody needs, where spares are stopped",
+    (RepairStatus.ASLEEP, RepairStatus.WAKING): "the running spares are used up, or spares are not stopped any more",
+    (RepairStatus.ASLEEP, RepairStatus.CHECKING): "another machine is in the slot",
+    (RepairStatus.ASLEEP, RepairStatus.REPLACING): "its machine is gone",
+    (RepairStatus.WAKING, RepairStatus.ASLEEP): "it could not be started, and is not needed any more",
+    (RepairStatus.WAKING, RepairStatus.CHECKING): "its agent is heard",
+    (RepairStatus.WAKING, RepairStatus.REPLACING): "its machine is gone, or not back in time",
 }
 
 

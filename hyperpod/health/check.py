@@ -17,6 +17,7 @@ from hyperpod.core.policy import Mode
 from hyperpod.ports.devices import Devices, NoDevices
 from hyperpod.ports.gpu import Gpus, NoGpus
 from hyperpod.ports.host import Credentials, Host
+from hyperpod.ports.metadata import Metadata
 from hyperpod.ports.stream import NoStreams, Streams
 
 EVERYWHERE = frozenset(Role)
@@ -112,6 +113,8 @@ class Ports:
     gpus: Gpus = field(default_factory=NoGpus)
     streams: Streams = field(default_factory=NoStreams)
     devices: Devices = field(default_factory=NoDevices)
+    metadata: Metadata | None = None
+    """The cloud's word about this machine; None where there is none to ask."""
 
 
 @dataclass(frozen=True)

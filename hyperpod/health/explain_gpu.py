@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from hyperpod.health.explain_dcgm import DcgmResult, is_lost, parse_dcgm_row
+from hyperpod.health.explain_dcgm import DcgmResult, is_lost, parse_dcgm, parse_dcgm_row
 from hyperpod.health.parse_nvidia_smi import SmiReader
 from hyperpod.health.record import Record, Word, sentence
 from hyperpod.health.text_fact import Fact

@@ -23,6 +23,7 @@ from hyperpod.health.checks.cpu import CpuCheck
 from hyperpod.health.checks.cpu_count import CpuCountCheck
 from hyperpod.health.checks.dcgm import DcgmCheck
 from hyperpod.health.checks.disk import DiskCheck
+from hyperpod.health.checks.ec2_notice import Ec2NoticeCheck
 from hyperpod.health.checks.edac import EdacCheck
 from hyperpod.health.checks.efa import EfaCheck
 from hyperpod.health.checks.ethernet import EthernetCheck
@@ -96,6 +97,7 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "gpu_services": GpuServicesCheck,
     "gpu_slowdown": GpuSlowdownCheck,
     "gpu_temperature": GpuTemperatureCheck,
+    "ec2_notice": Ec2NoticeCheck,
 }
 """Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent; ``group``
 is judged by the controller."""

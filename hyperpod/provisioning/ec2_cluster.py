@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import hyperpod
 from hyperpod.adapters.aws.client import Aws
-from hyperpod.adapters.aws.ec2 import DeleteReport, Ec2Provider
+from hyperpod.adapters.aws.ec2 import ASLEEP, DeleteReport, Ec2Provider
 from hyperpod.adapters.aws.folder import CLUSTER, ClusterFolder, default_prefix
 from hyperpod.adapters.aws.images import Image, find_image
 from hyperpod.adapters.aws.instance_types import InstanceType, describe_types, ec2_type, network_interfaces
@@ -246,7 +246,8 @@ def observe_nodes(provider: Ec2Provider, spec: ClusterSpec) -> tuple[SeenNode, .
             i.node,
             i.group,
             i.id,
-            i.status,
+            # A spare that is stopped on purpose is as it should be.
+            InstanceStatus.RUNNING if i.labels.get(ASLEEP) else i.status,
             is_busy=i.node in surplus and i.role is Role.WORKER and (busy is None or i.node in busy),
             partition=partitions.get(i.group) or slots.get(i.node, {}).get("partition"),
         )
@@ -356,7 +357,7 @@ def _wait(
                 waiting[name] = "no machine"
             elif instance.status is InstanceStatus.FAILED:
                 failures[name] = provider.birth(instance.id)
-            elif instance.status is not InstanceStatus.RUNNING:
+            elif instance.status is not InstanceStatus.RUNNING and not instance.labels.get(ASLEEP):
                 waiting[name] = instance.labels.get("state", instance.status.value)
         for name, birth in list(failures.items()):
             if not keep_failed and name not in replaced:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hyperpod.adapters.nodeconfig import peers_of
 from hyperpod.adapters.slurm.conf import (
     SlurmLayout,
     SlurmNode,
@@ -113,12 +114,12 @@ def node_launches(
     nodes = wanted_nodes(spec)
     layout = slurm_layout(spec, addresses, keep=keep, figures=figures)
     launches = []
-    for node in nodes:
+    for index, node in enumerate(nodes):
         lifecycle = spec.group(node.group).lifecycle
         files = {
             "node.env": _node_env(spec, node, layout, variables or {}),
             "agent.json": _json(
-                _agent_config(spec, node, nodes, addresses, layout, is_here=figures is None)
+                _agent_config(spec, index, nodes, addresses, layout, is_here=figures is None)
                 | {"expected": dict((hardware or {}).get(node.instance_type, {}))}
             ),
         }
@@ -168,13 +169,14 @@ def _node_env(spec: ClusterSpec, node: WantedNode, layout: SlurmLayout, more: Ma
 
 def _agent_config(
     spec: ClusterSpec,
-    node: WantedNode,
+    index: int,
     nodes: Sequence[WantedNode],
     addresses: Mapping[str, str],
     layout: SlurmLayout,
     *,
     is_here: bool,
 ) -> dict[str, Any]:
+    node = nodes[index]
     policies = spec_policies(spec)
     worker = next((worker for worker in layout.nodes if worker.name == node.name), None)
     return {
@@ -201,8 +203,7 @@ def _agent_config(
         "lease_s": policies["resume"]["lease_s"],
         "peers": [
             {"node": other.name, "address": addresses[other.name], "role": other.role.value}
-            for other in nodes
-            if other.name != node.name
+            for other in peers_of(nodes, index, lambda n: n.role is Role.WORKER)
         ],
         "deep_on_start": list(spec.group(node.group).deep_checks) if node.role is Role.WORKER else [],
         "health": plain_checks(spec.hyperpod.health, node.group),

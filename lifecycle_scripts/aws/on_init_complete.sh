@@ -119,6 +119,8 @@ add_plugin() {
 	if [[ -f $conf ]] && grep -qE '^[[:space:]]*(optional|required)[[:space:]]+[^[:space:]]*/hyperpod\.so([[:space:]]|$)' "$conf"; then
 		return 0
 	fi
+	# HyperPod's own plugin may offer --auto-resume already: Slurm would tell everybody who submits that there are two.
+	if "$ROOT$SLURM/bin/srun" --help 2>/dev/null | grep -q -- '--auto-resume'; then line+=" option=theirs"; fi
 	if [[ -f $conf ]]; then cp -p "$conf" "$conf.new"; else install -m 0644 /dev/null "$conf.new"; fi
 	if [[ -s $conf.new && -n $(tail -c 1 "$conf.new") ]]; then printf '\n' >>"$conf.new"; fi
 	printf '%s\n' "$line" >>"$conf.new"

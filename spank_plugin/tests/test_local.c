@@ -219,6 +219,57 @@ static void nonsense_exported_by_hand_is_named_and_dropped(void)
 	clear_environment();
 }
 
+static void another_plugins_option_arms_the_job_too(void)
+{
+	static const struct {
+		const char *name, *value, *expected;
+	} cases[] = {
+		{ "_SLURM_SPANK_OPTION_sagemaker_auto_resume", "1", "1" },
+		{ "_SLURM_SPANK_OPTION_sagemaker_auto_resume", "4", "4" },
+		{ "_SLURM_SPANK_OPTION_sagemaker_auto_resume", "", "default" },
+		{ "_SLURM_SPANK_OPTION_sagemaker_auto_resume", "0", "0" },
+		{ "_SLURM_SPANK_OPTION_sagemaker_auto_resume", "yes", NULL },
+		{ "_SLURM_SPANK_OPTION_sagemaker_auto_resume_x", "1", NULL },
+		{ "SPANK_OPTION_sagemaker_auto_resume", "1", NULL },
+		{ "_SLURM_SPANK_OPTION_hyperpod_auto_resume", "1", NULL },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		clear_environment();
+		start(S_CTX_LOCAL, NULL);
+		(void)setenv(cases[i].name, cases[i].value, 1);
+		CHECK(fake_post_opt() == 0);
+		CHECK_STR(getenv(HP_ENV_AUTO_RESUME), cases[i].expected);
+		(void)unsetenv(cases[i].name);
+	}
+	clear_environment();
+}
+
+static void our_own_option_is_stronger_than_another_plugins(void)
+{
+	clear_environment();
+	start(S_CTX_ALLOCATOR, NULL);
+	CHECK(fake_option("auto-resume", "3") == 0);
+	(void)setenv("_SLURM_SPANK_OPTION_sagemaker_auto_resume", "1", 1);
+	CHECK(fake_post_opt() == 0);
+	CHECK_STR(getenv(HP_ENV_AUTO_RESUME), "3");
+	(void)unsetenv("_SLURM_SPANK_OPTION_sagemaker_auto_resume");
+	clear_environment();
+}
+
+static void an_option_that_is_theirs_is_not_registered(void)
+{
+	char theirs[] = "option=theirs";
+	char *argv[] = { theirs };
+
+	clear_environment();
+	fake_reset(S_CTX_LOCAL);
+	CHECK(fake_init(1, argv) == 0);
+	CHECK(fake_find_option("auto-resume") == NULL);
+	CHECK(fake_find_option("checkpoint-dir") != NULL);
+	CHECK_STR(fake_log(), "");
+}
+
 static void task_hooks_outside_slurmstepd_do_nothing(void)
 {
 	start(S_CTX_LOCAL, NULL);
@@ -245,6 +296,9 @@ int main(void)
 	RUN(people_who_submit_are_not_told_of_a_wrong_plugstack);
 	RUN(the_clusters_default_arms_and_zero_refuses_it);
 	RUN(nonsense_exported_by_hand_is_named_and_dropped);
+	RUN(another_plugins_option_arms_the_job_too);
+	RUN(our_own_option_is_stronger_than_another_plugins);
+	RUN(an_option_that_is_theirs_is_not_registered);
 	RUN(task_hooks_outside_slurmstepd_do_nothing);
 	return (harness_end("test_local"));
 }

@@ -20,7 +20,10 @@ from hyperpod.errors import UsageError
         (commands.show_job(7, json=False), "scontrol --all -o show job 7"),
         (commands.show_partitions(), "scontrol --all show partitions --json"),
         (commands.set_node_state("worker-1", "resume"), "scontrol update nodename=worker-1 state=resume"),
-        (commands.set_node_address("worker-1", "10.0.0.9"), "scontrol update nodename=worker-1 nodeaddr=10.0.0.9"),
+        (
+            commands.set_node_address("worker-1", "10.0.0.9"),
+            "scontrol update nodename=worker-1 nodeaddr=10.0.0.9 nodehostname=worker-1",
+        ),
         (commands.set_partition_nodes("dev", ["a-1", "a-2"]), "scontrol update partitionname=dev nodes=a-1,a-2"),
         (commands.set_partition_nodes("dev", []), "scontrol update partitionname=dev nodes="),
         (commands.set_job(7, "starttime", "now"), "scontrol update jobid=7 starttime=now"),

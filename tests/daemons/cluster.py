@@ -81,7 +81,6 @@ SLURM_EFFECTS = (
     "release",
     "kill_step",
 )
-MACHINE_EFFECTS = ("power_off", "reboot", "replace")
 STORE_EFFECTS = (
     "intend",
     "finish",
@@ -93,6 +92,7 @@ STORE_EFFECTS = (
     "put_fault",
     "put_marks",
 )
+MACHINE_EFFECTS = ("power_off", "reboot", "replace", "park", "power_on")
 
 
 class JobsAtOnce:

@@ -761,3 +761,10 @@ def test_a_restarted_agent_still_knows_what_a_deep_check_found(tmp_path: Path) -
     after_reboot = stage.new_mind("boot-2")
     after_reboot.restore(json.loads(json.dumps(stage.mind.to_dict())))
     assert (after_reboot.findings, after_reboot.deep.wants) == ((), ("InstanceStress",))
+
+
+def test_the_controllers_word_has_the_clusters_files_fetched(stage: Stage) -> None:
+    stage.connect()
+    stage.tell(type="fetch_files")
+
+    assert stage.actions.fetches == 1

@@ -30,6 +30,7 @@ class FakeActions:
     kernel_looks: int = 0
     searches: int = 0
     job_looks: int = 0
+    fetches: int = 0
 
     def send(self, message: Mapping[str, Any]) -> None:
         self.sent.append(dict(message))
@@ -75,6 +76,9 @@ class FakeActions:
 
     def mark_peer_lost(self, job_id: int, node: str) -> None:
         self.peers_lost.append((job_id, node))
+
+    def fetch_files(self) -> None:
+        self.fetches += 1
 
     def save(self, state: Mapping[str, Any]) -> None:
         self.saved.append(dict(state))

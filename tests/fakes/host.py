@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from hyperpod.errors import CommandError, CommandTimeout, MungeError
+from hyperpod.errors import CommandError, CommandTimeout, MungeError, ProviderUnavailable
 from hyperpod.ports.host import Contact, DiskUsage, FileStat, FileState, Mount, Process
 from hyperpod.ports.process import Completed
 from tests.fakes.clock import FakeClock
@@ -189,3 +189,15 @@ class FakeMunge:
 
     def decode(self, credential: bytes) -> FakeCredential:
         return FakeCredential(credential if self.answer is None else self.answer)
+
+
+@dataclass
+class FakeMetadata:
+    """A metadata service made of texts; the text ``silent`` in place of all of them is one that does not answer."""
+
+    texts: Mapping[str, str] | str
+
+    def read(self, path: str) -> str | None:
+        if isinstance(self.texts, str):
+            raise ProviderUnavailable(f"the metadata service is {self.texts}")
+        return self.texts.get(path)

@@ -112,6 +112,22 @@ class FakeMachines:
         self._set(node, InstanceStatus.RUNNING)
         self.on_power(node, True)
 
+    def park(self, instance_id: str) -> None:
+        self._called("park", instance_id)
+        node = self._find(instance_id)
+        if self.machines[node].instance.status is not InstanceStatus.STOPPED:
+            self.fail(node)
+
+    def power_on(self, instance_id: str) -> None:
+        self._called("power_on", instance_id)
+        node = self._find(instance_id)
+        machine = self.machines[node]
+        if machine.instance.status is InstanceStatus.STOPPED:
+            machine.boot += 1
+            machine.ready_at = self.clock.now() + timedelta(seconds=self.boot_s)
+            self._set(node, InstanceStatus.RUNNING)
+            self.on_power(node, True)
+
     def replace(self, node: str, instance_id: str, token: str) -> Instance:
         self._called("replace", node, instance_id, token)
         present = self.machines[node].instance

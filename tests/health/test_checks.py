@@ -4,8 +4,8 @@ A case file holds ``facts``, ``settings`` and ``host`` (see ``tests.fakes.host``
 findings as ``CODE SEVERITY [device]``, with a part of the message where it matters; ``not_ready`` is a part of that
 sentence. ``host.trees`` holds folders as ``{root: {path below it: value}}``; ``devices`` and ``streams`` are those of
 ``tests.fakes.devices``. ``gpus`` says what NVML knows: ``count`` GPUs that are well, with changes for ``all`` or for
-one by its index; ``errors`` of one are ``attribute: ANSWER``. ``gpu_error`` (an answer) and ``no_library`` (a fault) are
-what the library says instead. ``inventory`` is compared where it is given. ``again`` lists changes to the host for
+one by its index; ``errors`` of one are ``attribute: ANSWER``. ``gpu_error`` (an answer) and ``no_library`` (a fault)
+are what the library says instead. ``inventory`` is compared where it is given. ``again`` lists changes to the host for
 further runs of the same check, each with its own ``expect``.
 """
 
@@ -26,7 +26,7 @@ from hyperpod.ports.host import DiskUsage, Process
 from tests.fakes.clock import FakeClock
 from tests.fakes.devices import FakeDevices, FakeStreams
 from tests.fakes.gpus import FakeGpus
-from tests.fakes.host import FakeHost, FakeMunge
+from tests.fakes.host import FakeHost, FakeMetadata, FakeMunge
 
 CASES = Path(__file__).parent / "cases"
 
@@ -95,6 +95,7 @@ def _streams(data: dict[str, Any]) -> FakeStreams:
 
 
 def _run(check: Check, host: FakeHost, case: dict[str, Any]) -> Result:
+    told = case.get("metadata")
     return check.run(
         Ports(
             host,
@@ -103,6 +104,7 @@ def _run(check: Check, host: FakeHost, case: dict[str, Any]) -> Result:
             FakeGpus.of_case(case),
             streams=_streams(case.get("streams", {})),
             devices=_devices(case.get("devices", {})),
+            metadata=None if told is None else FakeMetadata(told),
         )
     )
 
@@ -120,6 +122,8 @@ def _compare(result: Result, expected: dict[str, Any]) -> None:
     for key in ("whose", "action"):
         if key in expected:
             assert [getattr(f, key).value for f in result.findings] == expected[key]
+    if "deadline" in expected:
+        assert [f.deadline.isoformat() if f.deadline else None for f in result.findings] == expected["deadline"]
     if "is_hard" in expected:
         assert [f.is_hard for f in result.findings] == expected["is_hard"]
 

@@ -17,7 +17,8 @@ from hyperpod.adapters.aws.images import find_image, parameter_of
 from hyperpod.adapters.aws.launch_template import Market, describe_versions, find_templates
 from hyperpod.adapters.aws.model import validate_create_cluster
 from hyperpod.config.load import load_spec
-from hyperpod.core.spec import ClusterSpec, with_counts
+from hyperpod.core.policy import policies_from
+from hyperpod.core.spec import ClusterSpec, spec_policies, with_counts
 from hyperpod.errors import ConfigError, InvalidState, NoCapacity, NotFound
 from hyperpod.ports.provider import InstanceStatus
 from hyperpod.provisioning.ec2_cluster import (
@@ -340,3 +341,22 @@ def test_an_image_is_found_by_id_or_by_a_public_parameter(aws: AccountAws) -> No
 def test_an_image_that_is_not_there_is_named(aws: AccountAws, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         find_image(aws, name)
+
+
+def test_a_cluster_whose_spare_sleeps_is_as_the_specification_says(lab: Lab) -> None:
+    lab.create()
+    spare = next(i for i in lab.provider.observe("demo") if i.node == "worker-3")
+    lab.provider.park(spare.id)
+
+    result = lab.create()
+
+    assert result.plan.lines() == ()
+    assert next(i for i in result.instances if i.node == "worker-3").status is InstanceStatus.STOPPED
+
+
+@pytest.mark.parametrize(("word", "expected"), [("running", False), ("stopped", True)])
+def test_the_controller_is_told_whether_spares_are_stopped(lab: Lab, word: str, expected: bool) -> None:
+    block = lab.spec.hyperpod.model_copy(update={"ec2": lab.spec.hyperpod.ec2.model_copy(update={"spares": word})})
+    spec = lab.spec.model_copy(update={"hyperpod": block})
+
+    assert policies_from(spec_policies(spec))[0].are_spares_stopped is expected

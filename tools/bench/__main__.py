@@ -1,6 +1,6 @@
 """``make bench``: recovery and overheads, measured on this machine; raw data in bench-results/.
 
-python -m tools.bench [recovery] [creation] [overhead] [decide] [health-corpus] [-n 20] [--no-stock]
+python -m tools.bench [recovery] [creation] [overhead] [decide] [health-corpus] [aws] [start] [-n 20] [--no-stock]
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tools.bench import decide, health_corpus, overhead, recovery
+from tools.bench import aws, decide, health_corpus, overhead, recovery, start
 from tools.bench.report import publish
 from tools.cluster import ROOT, Cluster, spec_named
 
-ALL = ("decide", "health-corpus", "creation", "overhead", "recovery")
+ALL = ("decide", "health-corpus", "start", "aws", "creation", "overhead", "recovery")
 
 
 def main() -> int:
@@ -29,6 +29,10 @@ def main() -> int:
             publish("decide", decide.run())
         if "health-corpus" in names:
             publish("health-corpus", health_corpus.run())
+        if "start" in names:
+            publish("start", start.run(options.n))
+        if "aws" in names:
+            publish("aws", aws.run())
         if "creation" in names:
             publish("creation", [overhead.creation("bench-c", folder, 5)])
         if "overhead" in names:

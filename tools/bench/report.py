@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import time
@@ -46,7 +47,7 @@ def publish(name: str, measures: Sequence[Measure]) -> Path:
     data = {
         "benchmark": name,
         "at": stamp,
-        "machine": {"system": platform.platform(), "cpus": __import__("os").cpu_count()},
+        "machine": {"system": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()},
         "measures": [m.__dict__ for m in measures],
     }
     path.write_text(json.dumps(data, indent=1))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hyperpod import __version__
 from hyperpod.adapters.aws.errors import translate
+from hyperpod.adapters.aws.pace import Pace
 from hyperpod.errors import HyperpodError, ProviderUnavailable, Throttled, UnexpectedOutput
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Aws:
         session: A ready session, for tests.
         sleep: Waits between tries.
         max_tries: Calls made for one answer.
+        pace: Holds calls back that would overdraw EC2's buckets.
     """
 
     region: str = ""
@@ -56,6 +58,7 @@ class Aws:
     session: boto3.session.Session | None = None
     sleep: Callable[[float], None] = time.sleep
     max_tries: int = MAX_TRIES
+    pace: Pace = field(default_factory=Pace)
     counts: dict[str, int] = field(default_factory=dict)
     _clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -142,6 +145,10 @@ class Aws:
         from botocore.exceptions import BotoCoreError, ClientError
 
         name = f"{service}.{operation}"
+        wait_s = self.pace.wait_s(service, operation)
+        if wait_s:
+            logger.debug("held back operation=%s seconds=%.1f", operation, wait_s)
+            self.sleep(wait_s)
         with self._lock:
             self.counts[name] = self.counts.get(name, 0) + 1
         region = str(client.meta.region_name)

@@ -62,10 +62,12 @@ from hyperpod.ports.provider import Birth, BirthStatus, Instance, NodeLaunch
 
 logger = logging.getLogger(__name__)
 
+ASLEEP: Final = "asleep"
+"""Label of a machine that is stopped on purpose, as a spare."""
 LAUNCH_AT_ONCE: Final = 200
 """Machines of one RunInstances. EC2 asks for some hundred at most; the bucket of launches holds 1,000."""
-_NAMED_UP_TO: Final = 100
-"""Machines of one launch that get a tag of their own with their name: one call for each, which EC2 counts."""
+_NAMED_UP_TO: Final = 40
+"""Machines of one launch that get a tag of their own with their name: one call for each, and EC2's bucket holds 50."""
 _JUST_MADE: Final = timedelta(minutes=2)
 """So long EC2 may not know a new instance when it is asked about it."""
 _POLL_S: Final = 2.0
@@ -145,6 +147,8 @@ class Ec2Provider:
                 missing.setdefault(spec.group, []).append(spec)
             elif machine.state in ("stopping", "stopped"):
                 stopped.append(machine)
+        asleep = self._asleep() if stopped else frozenset()
+        stopped = [machine for machine in stopped if machine.id not in asleep]
         failures: list[HyperpodError] = []
         for group, wanted in missing.items():
             seen = [machine.id for machine in machines if machine.group == group]
@@ -188,6 +192,7 @@ class Ec2Provider:
         machines = self._machines()
         births = self._births()
         present = holders(machines)
+        asleep = self._asleep() if any(m.state in ("stopping", "stopped") for m in machines) else frozenset()
         shown = []
         for machine in machines:
             is_holder = present.get(machine.node) is machine
@@ -195,7 +200,10 @@ class Ec2Provider:
                 is_holder = True
             elif not machine.is_live:
                 continue
-            shown.append(instance_of(machine, births.get(machine.id, BirthStatus.PENDING), is_holder=is_holder))
+            instance = instance_of(machine, births.get(machine.id, BirthStatus.PENDING), is_holder=is_holder)
+            if machine.id in asleep:
+                instance = dataclasses.replace(instance, labels={**instance.labels, ASLEEP: "yes"})
+            shown.append(instance)
         return tuple(sorted(shown, key=_slot_order))
 
     def terminate(self, instance_id: str) -> None:
@@ -339,6 +347,8 @@ class Ec2Provider:
         if machine.is_spot:
             raise InvalidState(f"park {instance_id}", "a spot instance, which cannot be stopped")
         if machine.state in ("pending", "running"):
+            # Written first: whoever makes the cluster again must not start what was stopped on purpose.
+            self.folder.write_json(f"asleep/{instance_id}.json", {"node": machine.node})
             self.aws.call(
                 "ec2", "StopInstances", what=f"instance {instance_id}", repeat=True, InstanceIds=[instance_id]
             )
@@ -597,6 +607,7 @@ class Ec2Provider:
         if machine.state == "stopping":
             self._await({machine.id}, {"stopped"}, "stop")
         self._forget_birth(machine.id)
+        self.folder.delete([f"asleep/{machine.id}.json"])
         self.aws.call("ec2", "StartInstances", what=f"instance {machine.id}", repeat=True, InstanceIds=[machine.id])
 
     def _await(self, ids: Collection[str], states: Collection[str], what: str, wait_s: float | None = None) -> None:
@@ -705,6 +716,11 @@ class Ec2Provider:
 
     def _births(self, instance_id: str = "") -> dict[str, BirthStatus]:
         return births_of(self.folder.entries(f"births/{instance_id}"))
+
+    def _asleep(self) -> frozenset[str]:
+        """Return the machines that are stopped on purpose, as spares."""
+        names = (entry.name for entry in self.folder.entries("asleep/"))
+        return frozenset(name.removeprefix("asleep/").removesuffix(".json") for name in names)
 
     def _forget_birth(self, instance_id: str) -> None:
         """The record of the last boot must not be taken for that of the next."""

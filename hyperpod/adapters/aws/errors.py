@@ -186,7 +186,7 @@ def _from_answer(error: boto.ClientError, service: str, operation: str, region: 
         or (code in _INVALID and _NOT_THERE.search(text))
     ):
         return NotFound(f"{what or about}: {text}{_not_in(place, text)}", hint=_elsewhere(region))
-    if code in _EXISTS or code.endswith((".Duplicate", "AlreadyExists", ".InUse")):
+    if code in _EXISTS or code.endswith((".Duplicate", "AlreadyExists", "AlreadyExistsException", ".InUse")):
         return AlreadyExists(f"{about}: {text}", hint="choose another name, or delete what is there")
     if code in _BUSY:
         return InvalidState(_words(operation, what), f"not in a state for it: {text}", hint="wait until it is done")

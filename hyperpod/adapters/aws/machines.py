@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from hyperpod.adapters.aws import tags
 from hyperpod.adapters.aws.folder import Entry
-from hyperpod.core.finding import Action, Finding, Severity, Whose
+from hyperpod.core.finding import Action, Finding, Severity
 from hyperpod.core.node import InstanceStatus, Role
 from hyperpod.errors import HyperpodError
 from hyperpod.ports.provider import BirthStatus, Instance
@@ -28,9 +28,11 @@ _STATES: Final[Mapping[str, InstanceStatus]] = {
     "terminated": InstanceStatus.GONE,
 }
 _EVENT_ACTIONS: Final[Mapping[str, Action]] = {
+    # A reboot of ours does what this one would do. Every other event is about the hardware below the machine, which
+    # only another machine leaves.
     "instance-reboot": Action.REBOOT,
-    "system-reboot": Action.REBOOT,
-    "system-maintenance": Action.REBOOT,
+    "system-reboot": Action.REPLACE,
+    "system-maintenance": Action.REPLACE,
     "instance-retirement": Action.REPLACE,
     "instance-stop": Action.REPLACE,
 }
@@ -161,8 +163,8 @@ def instance_of(machine: Machine, birth: BirthStatus | None, *, is_holder: bool 
 def findings_of_status(data: Mapping[str, Any]) -> tuple[Finding, ...]:
     """Return what one entry of DescribeInstanceStatus says about a machine.
 
-    A failed check of the host asks for another machine; a failed one of the system on it first for a reboot. Coming
-    maintenance only keeps new work away, so that the machine is free when its time comes.
+    A failed check of the host asks for another machine; a failed one of the system on it first for a reboot. What is
+    scheduled is a WARN with a deadline: new work is kept away, jobs may end until shortly before.
     """
     identity = str(data.get("InstanceId", ""))
     found = []
@@ -193,18 +195,20 @@ def findings_of_status(data: Mapping[str, Any]) -> tuple[Finding, ...]:
             continue
         code = str(event.get("Code") or "")
         begins = event.get("NotBefore")
-        when = f" from {begins:%Y-%m-%d %H:%M} UTC" if isinstance(begins, datetime) else ""
+        begins = begins.astimezone(UTC) if isinstance(begins, datetime) else None
+        when = f" from {begins:%Y-%m-%d %H:%M} UTC" if begins else ""
         found.append(
             Finding(
                 check="ec2_event",
                 code="".join(word.capitalize() for word in code.split("-")) or "ScheduledEvent",
-                severity=Severity.FATAL if code in _EVENT_ACTIONS else Severity.WARN,
+                severity=Severity.WARN,
                 message=f"EC2 has scheduled {code.replace('-', ' ')} for {identity}{when}: {text}",
-                action=Action.REPLACE if _EVENT_ACTIONS.get(code) is Action.REPLACE else Action.DRAIN,
+                action=_EVENT_ACTIONS.get(code, Action.NONE),
                 instance_id=identity,
                 device=str(event.get("InstanceEventId") or ""),
-                whose=Whose.SITE,
                 is_hard=True,
+                # Without a time nothing says how long jobs may go on.
+                deadline=begins if code in _EVENT_ACTIONS else None,
             )
         )
     return tuple(found)
@@ -225,7 +229,6 @@ def findings_of_spot(data: Mapping[str, Any]) -> tuple[Finding, ...]:
             action=Action.REPLACE,
             since=status.get("UpdateTime"),
             instance_id=identity,
-            whose=Whose.SITE,
             is_hard=True,
         ),
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hyperpod.adapters.aws.resource_config import DEFAULT_PATH, Member, Membership, read_membership
+from hyperpod.adapters.nodeconfig import peers_of
 from hyperpod.core.instance_hardware import expected_of
 from hyperpod.core.node import Role
 from hyperpod.errors import HyperpodError
@@ -41,8 +42,7 @@ def agent_config(
         "shared_mounts": list(mounts),
         "peers": [
             {"node": other.name, "address": other.address, "role": other.role.value}
-            for other in membership.members
-            if other.name != own.name
+            for other in peers_of(membership.members, membership.members.index(own), lambda m: m.role is Role.WORKER)
         ],
         "health": _health(policies, own.group),
         "expected": expected_of(own.instance_type),

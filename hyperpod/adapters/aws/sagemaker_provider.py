@@ -112,9 +112,17 @@ class SageMakerProvider:
         self._instance(instance_id)
 
     def replace(self, node: str, instance_id: str, token: str) -> Instance:
-        """Ask for another machine in a slot; returns the one that is there now, the old one as long as it stays."""
+        """Ask for another machine in a slot; returns the one that is there now, the old one as long as it stays.
+
+        Raises:
+            NotFound: The cluster has no such slot. The machine named is then somebody else's, and left alone.
+        """
         now = next((i for i in self.observe(self.cluster_name) if i.node == node), None)
-        if now is not None and now.id != instance_id:
+        if now is None:
+            raise NotFound(
+                f"cluster {self.cluster_name} has no node {node}", hint="hyperpod list-nodes shows those there are"
+            )
+        if now.id != instance_id:
             return now
         self._only(self.api.replace_nodes(self.cluster_name, [instance_id]), "replace")
         instances = self.observe(self.cluster_name)

@@ -61,7 +61,7 @@ def set_node_state(node: str, state: str, reason: str = "") -> list[str]:
 
 def set_node_address(node: str, address: str) -> list[str]:
     """Set the address that slurmctld uses for a node."""
-    return ["scontrol", "update", f"nodename={node}", f"nodeaddr={address}"]
+    return ["scontrol", "update", f"nodename={node}", f"nodeaddr={address}", f"nodehostname={node}"]
 
 
 def set_partition_nodes(partition: str, nodes: Sequence[str]) -> list[str]:

@@ -52,8 +52,9 @@ def test_only_a_failed_check_is_a_finding(word: str) -> None:
     [
         ("instance-retirement", Action.REPLACE),
         ("instance-stop", Action.REPLACE),
-        ("system-reboot", Action.DRAIN),
-        ("system-maintenance", Action.DRAIN),
+        ("system-reboot", Action.REPLACE),
+        ("system-maintenance", Action.REPLACE),
+        ("instance-reboot", Action.REBOOT),
     ],
 )
 def test_a_scheduled_event_is_told_with_its_time(code: str, action: Action) -> None:
@@ -61,7 +62,7 @@ def test_a_scheduled_event_is_told_with_its_time(code: str, action: Action) -> N
 
     (finding,) = findings_of_status(status(Events=[event]))
 
-    assert finding.action is action
+    assert (finding.action, finding.severity, finding.deadline) == (action, Severity.WARN, SINCE)
     assert "2025-01-01 00:00 UTC" in finding.message
     assert finding.device == "e1"
 
@@ -71,7 +72,8 @@ def test_an_event_that_is_over_or_unknown_harms_nobody() -> None:
     unknown = {"Code": "something-new", "Description": "?"}
 
     assert findings_of_status(status(Events=[over])) == ()
-    assert [f.severity for f in findings_of_status(status(Events=[unknown]))] == [Severity.WARN]
+    found = findings_of_status(status(Events=[unknown]))
+    assert [(f.severity, f.action, f.deadline) for f in found] == [(Severity.WARN, Action.NONE, None)]
 
 
 def test_a_spot_interruption_is_a_finding_before_it_happens() -> None:

@@ -528,8 +528,15 @@ def test_a_parked_spare_is_stopped_and_wakes_up(provider: Ec2Provider) -> None:
 
     provider.park(ids["worker-3"])
     assert by_node(provider)["worker-3"].status is InstanceStatus.STOPPED
+    assert by_node(provider)["worker-3"].labels["asleep"] == "yes"
+    # Whoever makes the cluster again leaves it asleep; one that merely is off is started.
+    provider.power_off(ids["worker-2"])
+    provider.launch(launches())
+    assert by_node(provider)["worker-3"].status is InstanceStatus.STOPPED
+    assert by_node(provider)["worker-2"].status is InstanceStatus.PENDING
 
     provider.power_on(ids["worker-3"])
+    assert "asleep" not in by_node(provider)["worker-3"].labels
     be_born(provider, ids["worker-3"])
     assert by_node(provider)["worker-3"].status is InstanceStatus.RUNNING
 
