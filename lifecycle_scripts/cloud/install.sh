@@ -28,7 +28,13 @@ if ((${#missing[@]})); then
 fi
 systemctl disable --now slurmctld.service slurmd.service sackd.service nfs-server.service 2>/dev/null || true
 
-getent passwd ubuntu >/dev/null || useradd --uid 1000 --no-create-home --home-dir /home/ubuntu --shell /bin/bash ubuntu
+if ! getent passwd ubuntu >/dev/null; then
+	# Its home is shared, so its number must be one on all machines. Images have their own first user, such as Debian's
+	# "admin", and all machines of one image have the same.
+	uid=1000
+	if getent passwd "$uid" >/dev/null; then uid=1500; fi
+	useradd --uid "$uid" --no-create-home --home-dir /home/ubuntu --shell /bin/bash ubuntu
+fi
 getent passwd slurm >/dev/null || useradd --system --no-create-home --shell /usr/sbin/nologin slurm
 rm -f /etc/slurm/plugstack.conf
 rmdir /etc/slurm/plugstack.conf.d 2>/dev/null || true
