@@ -41,14 +41,13 @@ class Machines(Protocol):
 
 @dataclass
 class Account:
-    """The WSGI application. ``calls`` counts the operations of EC2 and SSM by name."""
+    """The WSGI application. ``calls`` has every operation of EC2 and SSM with the access key that made it."""
 
     machines: Machines
-    calls: dict[str, int] = field(default_factory=dict)
+    calls: list[tuple[str, str]] = field(default_factory=list)
     _groups: dict[str, dict[str, str]] = field(default_factory=dict)
     _commands: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     _moto: Any = field(default_factory=lambda: DomainDispatcherApplication(create_backend_app))
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         kind = str(environ.get("CONTENT_TYPE") or "")
@@ -59,8 +58,8 @@ class Account:
         target = str(environ.get("HTTP_X_AMZ_TARGET") or "")
         form = {} if target else {k: v[0] for k, v in parse_qs(body.decode()).items()}
         name = target or form.get("Action", "")
-        with self._lock:
-            self.calls[name] = self.calls.get(name, 0) + 1
+        _, _, credential = str(environ.get("HTTP_AUTHORIZATION") or "").partition("Credential=")
+        self.calls.append((name, credential.partition("/")[0]))
         if name in ("AmazonSSM.SendCommand", "AmazonSSM.GetCommandInvocation"):
             answer = self._send if name.endswith("SendCommand") else self._invocation
             status, reply = answer(json.loads(body))
@@ -71,8 +70,10 @@ class Account:
             return [self._placement(name, form).encode()]
         if name in ("TerminateInstances", "StopInstances", "StartInstances", "RebootInstances"):
             ids = [value for key, value in form.items() if key.startswith("InstanceId.")]
-            with self.machines.changing(name, ids, form.get("Force") == "true"):
-                return list(self._moto(environ, start_response))
+            is_forced = form.get("Force") == "true"
+            if form.get("DryRun") != "true":
+                with self.machines.changing(name, ids, is_forced):
+                    return list(self._moto(environ, start_response))
         return self._moto(environ, start_response)  # type: ignore[no-any-return]
 
     # --- Systems Manager

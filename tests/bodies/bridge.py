@@ -239,6 +239,9 @@ class Bridge:
     # --- ends
 
     def _halt(self, body: Body, *, is_forced: bool) -> None:
+        with contextlib.suppress(HyperpodError):
+            # A test may have frozen it.
+            self._podman.run("unpause", body.container) if is_forced else None
         with contextlib.suppress(NotFound):
             time_s = "0" if is_forced else str(_SHUTDOWN_S)
             self._podman.run("stop", "--time", time_s, body.container, timeout_s=_SHUTDOWN_S + 30)

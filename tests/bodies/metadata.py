@@ -25,6 +25,11 @@ class Identity:
     spot_action: str = ""
     events: tuple[dict[str, Any], ...] = ()
 
+    @property
+    def access_key(self) -> str:
+        """The access key of the machine's role: each machine has its own, so that its calls are known."""
+        return f"ASIAEXAMPLE{self.instance_id[-9:].upper()}"
+
     def documents(self) -> dict[str, str]:
         """Return every path below ``/latest/`` and its text."""
         region = self.zone[:-1]
@@ -33,7 +38,7 @@ class Identity:
             "Code": "Success",
             "LastUpdated": f"{now:%Y-%m-%dT%H:%M:%SZ}",
             "Type": "AWS-HMAC",
-            "AccessKeyId": "ASIA" + "EXAMPLE" + self.instance_id[-9:].upper(),
+            "AccessKeyId": self.access_key,
             "SecretAccessKey": "example",
             "Token": f"example-{self.role}",
             "Expiration": f"{now + timedelta(hours=6):%Y-%m-%dT%H:%M:%SZ}",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hyperpod import __version__
 from hyperpod.adapters.aws.errors import translate
-from hyperpod.errors import HyperpodError, ProviderUnavailable, Throttled, UnexpectedOutput
+from hyperpod.errors import ConfigError, HyperpodError, ProviderUnavailable, Throttled, UnexpectedOutput
 
 if TYPE_CHECKING:
     import boto3
@@ -116,12 +116,15 @@ class Aws:
             params: The request.
         Raises:
             ProviderError: And its kin; ``errors.translate`` has the table.
+            ConfigError: The library is too old for this operation.
         """
         import tenacity
         from botocore import xform_name
 
         client = self.client(service, region)
-        method = getattr(client, xform_name(operation))
+        method = getattr(client, xform_name(operation), None)
+        if method is None:
+            raise ConfigError(f"this boto3 does not know {service} {operation}", hint="pip install 'boto3>=1.44'")
         passing: tuple[type[HyperpodError], ...] = (Throttled,)
         if repeat or operation.startswith(_READS):
             passing = (Throttled, ProviderUnavailable)
@@ -192,6 +195,11 @@ class Aws:
                 raise UnexpectedOutput(f"{service} {operation}", f"the same page again, by token {after}")
             seen.add(after)
             params[token] = after
+
+    def knows(self, service: str, operation: str, parameter: str) -> bool:
+        """Say whether the library knows a parameter: nodes have the distribution's one, which may be years old."""
+        shape = self.client(service).meta.service_model.operation_model(operation).input_shape
+        return shape is not None and parameter in shape.members
 
     def account(self) -> str:
         """Return the number of the account; this tries the credentials, too."""

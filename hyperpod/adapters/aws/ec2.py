@@ -562,6 +562,7 @@ class Ec2Provider:
         if machine.is_spot:
             self._terminate([machine.id])
             return
+        faster = {"SkipOsShutdown": True} if self.aws.knows("ec2", "StopInstances", "SkipOsShutdown") else {}
         try:
             # Also when it is stopping already: by force it stops although its system does not answer.
             self.aws.call(
@@ -571,7 +572,7 @@ class Ec2Provider:
                 repeat=True,
                 InstanceIds=[machine.id],
                 Force=True,
-                SkipOsShutdown=True,
+                **faster,
             )
         except (InvalidState, ProviderError, ConfigError) as error:
             if _code(error) == "UnsupportedOperation" or machine.state == "pending":
