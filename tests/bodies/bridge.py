@@ -83,6 +83,8 @@ class Bridge:
                 (self.home / folder).mkdir(parents=True, exist_ok=True)
             (self.home / "fsx").chmod(0o1777)
             stack.callback(self._networks.remove, self.name)
+            # Those of a run that was killed, too.
+            self._remove_bodies()
             stack.callback(self._remove_bodies)
             self.subnet = self._networks.ensure(self.name, subnet=None, internet=False)
             names = {network["name"]: str(network["network_interface"]) for network in self._podman.networks()}
@@ -167,12 +169,17 @@ class Bridge:
         while not self._stop.wait(_POLL_S):
             try:
                 with self._lock:
-                    self._step(ec2)
+                    off = self._step(ec2)
+                # Without the lock: the call comes back to us.
+                for identity in off:
+                    ec2.stop_instances(InstanceIds=[identity])
             except Exception as error:  # noqa: BLE001 - the loop must go on; tests look at what went wrong
                 self.problems.append(f"{type(error).__name__}: {error}")
 
-    def _step(self, ec2: Any) -> None:
-        running = {c.name: c.state == "running" for c in self._podman.containers(f"{LABEL}={self.name}")}
+    def _step(self, ec2: Any) -> list[str]:
+        """Give bodies to new instances, and return the machines that have switched themselves off."""
+        states = {c.name: c.state for c in self._podman.containers(f"{LABEL}={self.name}")}
+        off = []
         for reservation in ec2.describe_instances()["Reservations"]:
             for data in reservation["Instances"]:
                 identity, state = str(data["InstanceId"]), str(data["State"]["Name"])
@@ -180,11 +187,11 @@ class Bridge:
                 if state in ("pending", "running"):
                     if body is None:
                         self._boot(ec2, data)
-                    elif state == "running" and not running.get(body.container, True):
-                        # It switched itself off.
-                        ec2.stop_instances(InstanceIds=[identity])
+                    elif state == "running" and states.get(body.container) in ("exited", "stopped"):
+                        off.append(identity)
                 elif state == "terminated" and body is not None:
                     self._remove(body)
+        return off
 
     def _boot(self, ec2: Any, data: dict[str, Any]) -> None:
         instance_id = str(data["InstanceId"])
@@ -197,9 +204,13 @@ class Bridge:
             str(data["Placement"]["AvailabilityZone"]), profile,
         )  # fmt: skip
         body = Body(identity, f"{self.name}.{instance_id}", user_data)
-        folder = self._seed(body)
+        try:
+            self._podman.run(*self._arguments(body, self._seed(body)))
+        except HyperpodError:
+            # It is tried again with the next look.
+            self._remove(body)
+            raise
         self.bodies[instance_id] = body
-        self._podman.run(*self._arguments(body, folder))
         # The network leads nowhere, so podman gives its bridge no address; and it makes the bridge with the first body.
         address = f"{next(self.subnet.hosts())}/{self.subnet.prefixlen}"
         self._processes.run(["ip", "address", "replace", address, "dev", self._interface], timeout_s=10)
@@ -241,7 +252,7 @@ class Bridge:
     def _halt(self, body: Body, *, is_forced: bool) -> None:
         with contextlib.suppress(HyperpodError):
             # A test may have frozen it.
-            self._podman.run("unpause", body.container) if is_forced else None
+            self._podman.run("unpause", body.container)
         with contextlib.suppress(NotFound):
             time_s = "0" if is_forced else str(_SHUTDOWN_S)
             self._podman.run("stop", "--time", time_s, body.container, timeout_s=_SHUTDOWN_S + 30)

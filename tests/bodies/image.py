@@ -23,6 +23,7 @@ class BodyImages(NodeImages):
 
     def __init__(self, processes: Processes, home: Path) -> None:
         super().__init__(processes, home, HERE.parents[1])
+        self._build_prefix = f"hyperpod-bodies-{self._build_prefix}"
 
     def reference(self, kind: str) -> str:
         """Return the name of the image on this base (``base`` or ``torch``), built or not."""
@@ -39,9 +40,7 @@ class BodyImages(NodeImages):
             script.write_text((HERE / "prepare.sh").read_text())
             self._chroot(root, "bash", "/prepare.sh")
             script.unlink()
-            self._podman(
-                "commit", "-q", "--change", "STOPSIGNAL=SIGRTMIN+3", container, reference, timeout_s=1800
-            )
+            self._podman("commit", "-q", "--change", "STOPSIGNAL=SIGRTMIN+3", container, reference, timeout_s=1800)
 
     def _prune(self, keep: set[str]) -> None:
         """Leave every other image alone: they belong to others."""

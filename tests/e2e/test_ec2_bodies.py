@@ -55,10 +55,10 @@ def cluster(bridge: Bridge, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def lab(cluster: BodyCluster) -> Iterator[BodyCluster]:
+def lab(cluster: BodyCluster) -> BodyCluster:
     cluster.clean_up()
     cluster.begin()
-    yield cluster
+    return cluster
 
 
 def test_job_goes_on_when_an_instance_is_terminated_behind_our_back(lab: BodyCluster, bridge: Bridge) -> None:

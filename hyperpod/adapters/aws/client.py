@@ -49,6 +49,7 @@ class Aws:
         session: A ready session, for tests.
         sleep: Waits between tries.
         max_tries: Calls made for one answer.
+        connect_timeout_s, read_timeout_s: How long one call waits for the service.
     """
 
     region: str = ""
@@ -56,6 +57,8 @@ class Aws:
     session: boto3.session.Session | None = None
     sleep: Callable[[float], None] = time.sleep
     max_tries: int = MAX_TRIES
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    read_timeout_s: float = READ_TIMEOUT_S
     counts: dict[str, int] = field(default_factory=dict)
     _clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -80,8 +83,8 @@ class Aws:
         for name in ("boto3", "botocore", "urllib3", "s3transfer"):
             logging.getLogger(name).setLevel(logging.WARNING)
         config = Config(
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=READ_TIMEOUT_S,
+            connect_timeout=self.connect_timeout_s,
+            read_timeout=self.read_timeout_s,
             retries={"total_max_attempts": 1, "mode": "standard"},
             user_agent_extra=f"hyperpod/{__version__}",
             max_pool_connections=32,

@@ -27,7 +27,7 @@ Progress = Callable[[str, float], None]
 SUITE = "trixie"
 _REPOSITORY = "localhost/hyperpod"
 # Build containers are found again by name, not by label: labels would be inherited by the image and its nodes.
-_BUILD_NAME = "hyperpod-build."
+_BUILD_NAME = "hyperpod-build"
 _BUILD_TIMEOUT_S = 1800.0
 
 BASE_PACKAGES = (
@@ -70,6 +70,8 @@ class NodeImages:
         self._processes = processes
         self._home = home
         self._source = source
+        # The lock is of one home, so what another home builds at this moment is not ours to sweep.
+        self._build_prefix = f"{_BUILD_NAME}.{hashlib.sha256(str(home).encode()).hexdigest()[:8]}."
 
     def reference(self, kind: str) -> str:
         """Return the name of the node image of this kind (``base`` or ``torch``), built or not."""
@@ -196,7 +198,7 @@ class NodeImages:
     @contextlib.contextmanager
     def _container(self, image: str) -> Iterator[tuple[str, Path]]:
         container = self._podman(
-            "create", "--name", _BUILD_NAME + secrets.token_hex(6), "--network", "none", image, "/sbin/init"
+            "create", "--name", self._build_prefix + secrets.token_hex(6), "--network", "none", image, "/sbin/init"
         ).strip()
         try:
             yield container, Path(self._podman("mount", container).strip())
@@ -236,7 +238,7 @@ class NodeImages:
     def _sweep(self) -> None:
         """Remove what a killed build left behind."""
         for container in self._podman("ps", "-a", "--format", "{{.Names}}").split():
-            if not container.startswith(_BUILD_NAME):
+            if not container.startswith(self._build_prefix):
                 continue
             with contextlib.suppress(CommandError):
                 self._podman("umount", "-f", container)
