@@ -51,5 +51,7 @@ done
 if [[ -d /usr/lib/python3/dist-packages ]]; then
 	printf '/opt/hyperpod/lib\n' >/usr/lib/python3/dist-packages/hyperpod.pth
 fi
+# Users cannot write there: without this each of their commands would compile it all again.
+python3 -m compileall -q -j 0 /opt/hyperpod/lib
 # Against the very Slurm that will load it.
 if [[ -f /opt/hyperpod/src/spank_plugin/Makefile ]]; then make -s -C /opt/hyperpod/src/spank_plugin install; fi

@@ -81,7 +81,7 @@ def test_job_goes_on_when_an_instance_is_terminated_behind_our_back(lab: BodyClu
     assert len(starts) == 1
     assert reached - 2 <= starts.pop() <= reached
     # The controller has launched a successor itself, with the rights that its machine's role gave it.
-    lab.wait_replaced(victim, old)
+    lab.wait_replaced(victim, old, 400)
     head = bridge.bodies[str(lab.machines("head-1", "running")[0]["InstanceId"])].identity
     assert [key for name, key in bridge.account.calls if name == "RunInstances"] == [head.access_key]
     fresh = lab.machines(victim, "running")[0]
@@ -103,7 +103,7 @@ def test_machine_that_hangs_loses_its_power_by_ec2_before_its_job_starts_elsewhe
 
     assert_no_overlap(lab.trace(job))
     assert "StopInstances" in [name for name, _ in lab.bridge.account.calls]
-    lab.wait_replaced(victim, old)
+    lab.wait_replaced(victim, old, 400)
 
 
 def test_rebooted_machine_comes_back_as_itself(lab: BodyCluster) -> None:
