@@ -40,7 +40,7 @@ def cluster(bridge: Bridge, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A head node, two workers and a spare, usable from the moment when create-cluster returns; then deleted."""
     cluster = BodyCluster(NAME, bridge)
     spec = write_spec(furnish(bridge), NAME, tmp_path_factory.mktemp("spec"))
-    cluster.create(spec, timeout_s=300)
+    cluster.create(spec, timeout_s=900)
     states = cluster.head("sinfo", "--all", "--noheader", "--Node", "--format=%N %P %T").split("\n")
     assert sorted(line for line in states if line) == [
         "worker-1 dev* idle",
