@@ -45,6 +45,9 @@ test-e2e: setup ## real nodes, real Slurm, real kills
 demo: setup ## a cluster on this machine: kill a node under a training job and watch it train on (KEEP=1 keeps it)
 	$(PY) -m tools.demo $(if $(KEEP),--keep)
 
+demo-aws: setup ## the same on EC2, without an account: a simulated one whose instances are nodes on this machine
+	$(PY) -m tools.demo_aws
+
 bench: setup ## measure recovery and overheads; raw data in bench-results/
 	$(PY) -m tools.bench
 
@@ -68,4 +71,4 @@ clean: ## remove build products (clusters are removed with hyperpod delete-clust
 	$(MAKE) -C spank_plugin clean
 	rm -rf .mypy_cache .ruff_cache .pytest_cache build *.egg-info
 
-.PHONY: help setup fmt lint test test-fast test-e2e demo bench plugin plugin-test docs cov deflake clean
+.PHONY: help setup fmt lint test test-fast test-e2e demo demo-aws bench plugin plugin-test docs cov deflake clean

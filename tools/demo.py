@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -128,8 +129,12 @@ def check_losses(reference: list[Step], disturbed: list[Step], total: int) -> st
     return ""
 
 
-def run(cluster: Cluster, total: int, victim_index: int) -> int:
-    """Run the story on a cluster that is ready; return the exit status."""
+def run(cluster: Cluster, total: int, victim_index: int, power_off: Callable[[str], object]) -> int:
+    """Run the story on a cluster that is ready; return the exit status.
+
+    Args:
+        power_off: Takes the power from a node, and tells nobody.
+    """
     for name in ("train_ddp.py", "ddp.sbatch"):
         cluster.upload(JOBS / name, f"/home/{USER}/{name}")
     console.print("training once undisturbed, for comparison", style="bold")
@@ -145,7 +150,7 @@ def run(cluster: Cluster, total: int, victim_index: int) -> int:
     before = read_steps(cluster, path)
     console.print(f"powering off {victim} (the job runs on {', '.join(nodes)})", style="bold red")
     began = time.time()
-    cluster.hyperpod("inject", "power-off", victim, "--cluster", cluster.name)
+    power_off(victim)
     steps = wait_for(cluster, job, path, total, lambda s: s and s[-1].step >= total, 300, began)
     cluster.wait("the job to end", lambda: cluster.job_state(job) == "COMPLETED", 60)
     cluster.wait("the controller to have closed its history", lambda: cluster.show_job(job)["verdict"], 60)
@@ -216,7 +221,12 @@ def main() -> int:
             cluster.hyperpod("doctor", "--fix", show=True, timeout_s=900)
             cluster.create(spec, show=True, timeout_s=1800)
         console.print(f"cluster ready after {time.monotonic() - started:.0f} s", style="bold")
-        return run(cluster, options.steps, 0 if options.victim == "first" else -1)
+        return run(
+            cluster,
+            options.steps,
+            0 if options.victim == "first" else -1,
+            lambda node: cluster.hyperpod("inject", "power-off", node, "--cluster", cluster.name),
+        )
     except Failed as error:
         console.print(str(error), style="red", markup=False)
         return 1

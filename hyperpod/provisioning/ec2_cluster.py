@@ -6,8 +6,11 @@ files are written to the cluster's folder, and with them the machines are let go
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import logging
+import tarfile
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +86,7 @@ def open_provider(aws: Aws, spec: ClusterSpec, *, software: str = "", **options:
     """Return the provider with all that launches need; asks EC2 about types and images.
 
     Args:
-        software: Name of the folder with our programs, as ``send_software`` returned it.
+        software: Name of the archive of our programs, as ``send_software`` returned it.
         options: Of the provider: the clock.
     """
     folder = cluster_folder(aws, spec)
@@ -202,7 +205,8 @@ def create_cluster(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Ec2Result:
-    """Make the cluster what the specification says, and wait until its machines are born. Also grows and shrinks it.
+    """Make the cluster what the specification says, and wait until its machines are born and in Slurm. Also grows and
+    shrinks it.
 
     Raises:
         NoCapacity: A group could not be had as a whole; the others are there, and the same call goes on.
@@ -322,17 +326,26 @@ def send_software(
         files["lib/pynvml.py"] = binding.read_bytes()
     if not any(name.startswith("lifecycle_scripts/") for name in files):
         raise ConfigError(f"no lifecycle_scripts in {root}", hint="install hyperpod from its source folder")
-    digest = hashlib.sha256()
-    for name, data in files.items():
-        digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    name = digest.hexdigest()[:16]
-    if folder.read(f"software/{name}.complete") is None:
-        with ThreadPoolExecutor(16) as pool:
-            futures = [pool.submit(folder.write, f"software/{name}/{path}", data) for path, data in files.items()]
-        for future in futures:
-            future.result()
-        folder.write(f"software/{name}.complete", b"")
+    archive = _archive(files)
+    name = hashlib.sha256(archive).hexdigest()[:16]
+    if not any(True for _ in folder.entries(f"software/{name}.tar.gz")):
+        folder.write(f"software/{name}.tar.gz", archive)
     return name
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    """Return a compressed archive; equal files give equal bytes. One request of each machine, not hundreds."""
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as stream,
+        tarfile.open(fileobj=stream, mode="w") as archive,
+    ):
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            entry.mode = 0o755 if name.endswith(".sh") else 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
 
 
 def _wait(
@@ -367,7 +380,7 @@ def _wait(
                 provider.replace(name, birth.instance_id, f"create-{birth.instance_id}")
                 waiting[name] = "another machine after a failed script"
         ready = len(names) - len(waiting) - len(set(failures) - set(waiting))
-        progress(f"{ready} of {len(names)} nodes born", 0.5 + 0.5 * ready / max(len(names), 1))
+        progress(f"{ready} of {len(names)} nodes ready", 0.5 + 0.5 * ready / max(len(names), 1))
         if not waiting:
             return failures
         if monotonic() >= deadline:

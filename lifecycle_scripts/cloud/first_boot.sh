@@ -19,6 +19,9 @@ install -d -m 0755 "$ROOT/etc/hyperpod" "$ROOT/var/log/provision" "$ROOT/etc/sys
 } >"$ROOT/etc/hyperpod/cloud.env"
 chmod 0644 "$ROOT/etc/hyperpod/cloud.env"
 
+# A machine that fails before its birth has begun must say so too, or everybody waits for it in vain.
+told() { if [[ $1 != 0 ]]; then "$HERE/failed.sh" "$1"; fi; }
+trap 'told $?' EXIT
 find /opt/hyperpod/lifecycle_scripts -name '*.sh' -exec chmod 0755 {} +
 "$HERE/install.sh"
 cp -r /opt/hyperpod/lifecycle_scripts/units/. "$ROOT/etc/systemd/system/"

@@ -28,7 +28,13 @@ if ((${#missing[@]})); then
 fi
 systemctl disable --now slurmctld.service slurmd.service sackd.service nfs-server.service 2>/dev/null || true
 
-getent passwd ubuntu >/dev/null || useradd --uid 1000 --no-create-home --home-dir /home/ubuntu --shell /bin/bash ubuntu
+if ! getent passwd ubuntu >/dev/null; then
+	# Its home is shared, so its number must be one on all machines. Images have their own first user, such as Debian's
+	# "admin", and all machines of one image have the same.
+	uid=1000
+	if getent passwd "$uid" >/dev/null; then uid=1500; fi
+	useradd --uid "$uid" --no-create-home --home-dir /home/ubuntu --shell /bin/bash ubuntu
+fi
 getent passwd slurm >/dev/null || useradd --system --no-create-home --shell /usr/sbin/nologin slurm
 rm -f /etc/slurm/plugstack.conf
 rmdir /etc/slurm/plugstack.conf.d 2>/dev/null || true
@@ -45,5 +51,7 @@ done
 if [[ -d /usr/lib/python3/dist-packages ]]; then
 	printf '/opt/hyperpod/lib\n' >/usr/lib/python3/dist-packages/hyperpod.pth
 fi
+# Users cannot write there: without this each of their commands would compile it all again.
+python3 -m compileall -q -j 0 /opt/hyperpod/lib
 # Against the very Slurm that will load it.
 if [[ -f /opt/hyperpod/src/spank_plugin/Makefile ]]; then make -s -C /opt/hyperpod/src/spank_plugin install; fi

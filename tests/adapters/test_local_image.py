@@ -138,13 +138,18 @@ def test_a_build_that_fails_leaves_no_image_and_can_be_repeated(scene: Scene, st
 
 
 def test_what_a_killed_build_left_is_removed_and_nothing_else(scene: Scene) -> None:
-    scene.processes.on(*PODMAN, "ps", reply="hyperpod-build.abc\nhyperpod.demo.worker-1\nsomebody-elses\n")
+    scene.images.ensure("torch")
+    built = next(c for c in scene.processes.commands(*PODMAN, "create"))
+    mine = built[built.index("--name") + 1].rpartition(".")[0] + ".abc"
+    others = {"hyperpod.demo.worker-1", "somebody-elses", "hyperpod-build.0123abcd.of-another-home"}
+    scene.processes.on(*PODMAN, "ps", reply="\n".join([mine, *others]))
+    (scene.root / "opt").rename(scene.root / "gone")
 
     scene.images.ensure("base")
 
     removed = [call[-1] for call in scene.processes.commands(*PODMAN, "rm")]
-    assert "hyperpod-build.abc" in removed
-    assert not {"hyperpod.demo.worker-1", "somebody-elses"} & set(removed)
+    assert mine in removed
+    assert not others & set(removed)
 
 
 def test_images_that_are_no_longer_made_are_removed_if_nobody_uses_them(scene: Scene) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -317,10 +319,12 @@ def test_software_is_sent_once(aws: AccountAws, site: Site, tmp_path: Path) -> N
 
     assert send_software(folder, root, lambda: binding) == name
     assert "PutObject" not in aws.operations()
-    assert sent == {
-        f"software/{name}/lib/hyperpod/a.py", f"software/{name}/lifecycle_scripts/on_create.sh",
-        f"software/{name}/src/spank_plugin/x.c", f"software/{name}/lib/pynvml.py", f"software/{name}.complete",
-    }  # fmt: skip
+    assert sent == {f"software/{name}.tar.gz"}
+    with tarfile.open(fileobj=io.BytesIO(folder.read(f"software/{name}.tar.gz") or b"")) as archive:
+        assert {entry.name: oct(entry.mode) for entry in archive} == {
+            "lib/hyperpod/a.py": "0o644", "lifecycle_scripts/on_create.sh": "0o755", "src/spank_plugin/x.c": "0o644",
+            "lib/pynvml.py": "0o644",
+        }  # fmt: skip
     assert send_software(folder, root, lambda: None) != name
     (root / "hyperpod" / "a.py").write_text("changed")
     assert send_software(folder, root, lambda: binding) != name

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hyperpod import __version__
 from hyperpod.adapters.aws.errors import translate
 from hyperpod.adapters.aws.pace import Pace
-from hyperpod.errors import HyperpodError, ProviderUnavailable, Throttled, UnexpectedOutput
+from hyperpod.errors import ConfigError, HyperpodError, ProviderUnavailable, Throttled, UnexpectedOutput
 
 if TYPE_CHECKING:
     import boto3
@@ -51,6 +51,7 @@ class Aws:
         sleep: Waits between tries.
         max_tries: Calls made for one answer.
         pace: Holds calls back that would overdraw EC2's buckets.
+        connect_timeout_s, read_timeout_s: How long one call waits for the service.
     """
 
     region: str = ""
@@ -59,6 +60,8 @@ class Aws:
     sleep: Callable[[float], None] = time.sleep
     max_tries: int = MAX_TRIES
     pace: Pace = field(default_factory=Pace)
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    read_timeout_s: float = READ_TIMEOUT_S
     counts: dict[str, int] = field(default_factory=dict)
     _clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -83,8 +86,8 @@ class Aws:
         for name in ("boto3", "botocore", "urllib3", "s3transfer"):
             logging.getLogger(name).setLevel(logging.WARNING)
         config = Config(
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=READ_TIMEOUT_S,
+            connect_timeout=self.connect_timeout_s,
+            read_timeout=self.read_timeout_s,
             retries={"total_max_attempts": 1, "mode": "standard"},
             user_agent_extra=f"hyperpod/{__version__}",
             max_pool_connections=32,
@@ -119,12 +122,15 @@ class Aws:
             params: The request.
         Raises:
             ProviderError: And its kin; ``errors.translate`` has the table.
+            ConfigError: The library is too old for this operation.
         """
         import tenacity
         from botocore import xform_name
 
         client = self.client(service, region)
-        method = getattr(client, xform_name(operation))
+        method = getattr(client, xform_name(operation), None)
+        if method is None:
+            raise ConfigError(f"this boto3 does not know {service} {operation}", hint="pip install 'boto3>=1.44'")
         passing: tuple[type[HyperpodError], ...] = (Throttled,)
         if repeat or operation.startswith(_READS):
             passing = (Throttled, ProviderUnavailable)
@@ -199,6 +205,11 @@ class Aws:
                 raise UnexpectedOutput(f"{service} {operation}", f"the same page again, by token {after}")
             seen.add(after)
             params[token] = after
+
+    def knows(self, service: str, operation: str, parameter: str) -> bool:
+        """Say whether the library knows a parameter: nodes have the distribution's one, which may be years old."""
+        shape = self.client(service).meta.service_model.operation_model(operation).input_shape
+        return shape is not None and parameter in shape.members
 
     def account(self) -> str:
         """Return the number of the account; this tries the credentials, too."""

@@ -74,6 +74,10 @@ _POLL_S: Final = 2.0
 _IDS_PER_CALL: Final = 100
 _FENCE_S: Final = 4.0
 """How long a tick of the controller may be held up."""
+_HEAD_TRIES: Final = 2
+_HEAD_CONNECT_S: Final = 3.0
+_HEAD_READ_S: Final = 8.0
+"""For the controller's calls: one that gets no answer at all must end before the watchdog of its unit does."""
 
 
 @dataclass
@@ -572,6 +576,9 @@ class Ec2Provider:
         if machine.is_spot:
             self._terminate([machine.id])
             return
+        faster: dict[str, Any] = (
+            {"SkipOsShutdown": True} if self.aws.knows("ec2", "StopInstances", "SkipOsShutdown") else {}
+        )
         try:
             # Also when it is stopping already: by force it stops although its system does not answer.
             self.aws.call(
@@ -581,7 +588,7 @@ class Ec2Provider:
                 repeat=True,
                 InstanceIds=[machine.id],
                 Force=True,
-                SkipOsShutdown=True,
+                **faster,
             )
         except (InvalidState, ProviderError, ConfigError) as error:
             if _code(error) == "UnsupportedOperation" or machine.state == "pending":
@@ -835,7 +842,13 @@ def on_head_node(config: Mapping[str, Any]) -> Ec2Provider:
     for key in ("cluster", "region", "bucket", "prefix"):
         if not config.get(key):
             raise ConfigError(f"controller.json: provider.{key} is missing; a provider of kind ec2 needs it")
-    aws = Aws(region=str(config["region"]))
+    # A call is made in a tick, and a tick that is held up for too long looks like a controller that hangs.
+    aws = Aws(
+        region=str(config["region"]),
+        max_tries=_HEAD_TRIES,
+        connect_timeout_s=_HEAD_CONNECT_S,
+        read_timeout_s=_HEAD_READ_S,
+    )
     folder = ClusterFolder(aws, str(config["bucket"]), str(config["prefix"]))
     return Ec2Provider(aws, str(config["cluster"]), folder, fence_s=_FENCE_S)
 

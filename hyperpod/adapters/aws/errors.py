@@ -26,6 +26,14 @@ from hyperpod.errors import (
     Throttled,
 )
 
+_LOGIN_ERRORS: Final = tuple(
+    getattr(boto, name)
+    for name in (
+        "TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError", "NoAuthTokenError", "LoginError",
+    )
+    # Nodes have the distribution's library, which is older than a laptop's and does not know them all.
+    if hasattr(boto, name)
+)  # fmt: skip
 _THROTTLED: Final = frozenset(
     {
         "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
@@ -218,13 +226,7 @@ def _from_library(error: Exception, service: str, operation: str, region: str) -
     match error:
         case boto.NoCredentialsError() | boto.PartialCredentialsError() | boto.CredentialRetrievalError():
             return AccessDenied(f"no usable AWS credentials: {text}", hint=LOGIN_HINT)
-        case (
-            boto.TokenRetrievalError()
-            | boto.SSOTokenLoadError()
-            | boto.UnauthorizedSSOTokenError()
-            | boto.NoAuthTokenError()
-            | boto.LoginError()
-        ):
+        case _ if isinstance(error, _LOGIN_ERRORS):
             return AccessDenied(f"the AWS login has expired: {text}", hint=LOGIN_HINT)
         case boto.ProfileNotFound():
             return ConfigError(text, hint="aws configure list-profiles shows those there are")

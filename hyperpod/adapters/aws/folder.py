@@ -9,7 +9,7 @@ holds a key of a node is so with the account's KMS key. Only root on a node can 
     public.json             files that all users of a node may read
     instances/<id>.json     which node a machine is; a new machine waits for it
     births/<id>.<status>    record of a machine's lifecycle scripts, written by the machine
-    software/<name>/        our programs and scripts
+    software/<name>.tar.gz  our programs and scripts
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Final
 
 from hyperpod.adapters.aws.resource_config import DEFAULT_PATH, Member, read_membership
 from hyperpod.core.node import InstanceStatus
-from hyperpod.errors import AccessDenied, CommandError, HyperpodError, NotFound, ProviderUnavailable
+from hyperpod.errors import AccessDenied, CommandError, ConfigError, HyperpodError, NotFound, ProviderUnavailable
 from hyperpod.ports.process import ProcessRunner
 from hyperpod.ports.provider import Instance
 
@@ -38,7 +38,8 @@ class OnNodeMachines:
     Attributes:
         processes: Runs scontrol.
         path, parameters: The node's files about its cluster; the service keeps the head node's up to date.
-        ask_api: Asks the HyperPod API; None where that is not wanted. A refusal for want of rights is remembered.
+        ask_api: Asks the HyperPod API; None where that is not wanted. A refusal for want of rights, or of a library
+            that knows the call, is remembered.
     """
 
     processes: ProcessRunner
@@ -110,8 +111,9 @@ class OnNodeMachines:
                 self.ask_api(verb, instance.id)
                 self._asked.add(token)
                 return
-            except AccessDenied as error:
-                logger.info("node=%s the API is not allowed, Slurm is asked error=%s", instance.node, error)
+            except (AccessDenied, ConfigError) as error:
+                # No right to it, or the machine's library is too old to know the call.
+                logger.info("node=%s the API cannot be used, Slurm is asked error=%s", instance.node, error)
                 self.ask_api = None
         self._ask_slurm(instance, reason, token)
 

@@ -38,8 +38,10 @@ if ! command -v aws >/dev/null; then
 	{{ apt-get -o DPkg::Lock::Timeout=300 update && apt-get -o DPkg::Lock::Timeout=300 -y install awscli; }} ||
 		snap install aws-cli --classic
 fi
+mkdir -p /opt/hyperpod
 for ((try = 1; ; try++)); do
-	if aws s3 sync --only-show-errors "s3://$HP_BUCKET/$HP_PREFIX/software/$HP_SOFTWARE/" /opt/hyperpod/; then break; fi
+	if aws s3 cp --only-show-errors "s3://$HP_BUCKET/$HP_PREFIX/software/$HP_SOFTWARE.tar.gz" - |
+		tar -xz --no-same-owner -C /opt/hyperpod; then break; fi
 	if ((try >= 30)); then echo "error: the scripts could not be fetched"; exit 1; fi
 	sleep 10
 done
@@ -55,7 +57,7 @@ class BootSettings:
         cluster, group: Names.
         region: Of the bucket and of all calls.
         bucket, prefix: Where the cluster's folder is in S3; the prefix has no slash at its ends.
-        software: Name of the folder with our programs and scripts; another one for every change of them.
+        software: Name of the archive with our programs and scripts; another one for every change of them.
     """
 
     cluster: str

@@ -28,7 +28,7 @@ Progress = Callable[[str, float], None]
 SUITE = "trixie"
 _REPOSITORY = "localhost/hyperpod"
 # Build containers are found again by name, not by label: labels would be inherited by the image and its nodes.
-_BUILD_NAME = "hyperpod-build."
+_BUILD_NAME = "hyperpod-build"
 _BUILD_TIMEOUT_S = 1800.0
 
 BASE_PACKAGES = (
@@ -71,6 +71,8 @@ class NodeImages:
         self._processes = processes
         self._home = home
         self._source = source
+        # The lock is of one home, so what another home builds at this moment is not ours to sweep.
+        self._build_prefix = f"{_BUILD_NAME}.{hashlib.sha256(str(home).encode()).hexdigest()[:8]}."
 
     def reference(self, kind: str) -> str:
         """Return the name of the node image of this kind (``base`` or ``torch``), built or not."""
@@ -107,16 +109,20 @@ class NodeImages:
         return reference
 
     def _ensure_parent(self, kind: str, progress: Progress) -> str:
-        base = f"{_REPOSITORY}/base:{_base_hash()}"
+        base = self._parent_name("base")
         scale = 0.9 if kind == "base" else 0.35
         if not self._exists(base):
             self._build_base(base, lambda what, share: progress(what, share * scale))
         if kind == "base":
             return base
-        torch = f"{_REPOSITORY}/torch:{_torch_hash()}"
+        torch = self._parent_name("torch")
         if not self._exists(torch):
             self._build_torch(base, torch, lambda what, share: progress(what, 0.35 + share * 0.55))
         return torch
+
+    @staticmethod
+    def _parent_name(kind: str) -> str:
+        return f"{_REPOSITORY}/{kind}:{_base_hash() if kind == 'base' else _torch_hash()}"
 
     def _build_base(self, reference: str, progress: Progress) -> None:
         folder = self._home / "cache"
@@ -131,10 +137,7 @@ class NodeImages:
 
     def _build_torch(self, parent: str, reference: str, progress: Progress) -> None:
         with self._container(parent) as (container, root):
-            # The packages' installer makes its own device nodes; podman mounts /dev anew in every container.
-            for entry in (root / "dev").iterdir():
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-            self._mmdebstrap(["--variant=custom", "--skip=check/empty"], TORCH_PACKAGES, str(root), "PyTorch", progress)
+            self._add_packages(root, TORCH_PACKAGES, "PyTorch", progress)
             patch_torch(root / _TORCH_INIT)
             self._chroot(root, "python3", "-m", "compileall", "-q", "/" + _TORCH_INIT)
             progress("saving the PyTorch layer", 0.8)
@@ -154,6 +157,12 @@ class NodeImages:
             self._podman(
                 "commit", "-q", "--change", "STOPSIGNAL=SIGRTMIN+3", container, reference, timeout_s=_BUILD_TIMEOUT_S
             )
+
+    def _add_packages(self, root: Path, packages: Sequence[str], what: str, progress: Progress) -> None:
+        # The packages' installer makes its own device nodes; podman mounts /dev anew in every container.
+        for entry in (root / "dev").iterdir():
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        self._mmdebstrap(["--variant=custom", "--skip=check/empty"], packages, str(root), what, progress)
 
     def _mmdebstrap(
         self, options: Sequence[str], packages: Sequence[str], target: str, what: str, progress: Progress
@@ -193,7 +202,7 @@ class NodeImages:
     @contextlib.contextmanager
     def _container(self, image: str) -> Iterator[tuple[str, Path]]:
         container = self._podman(
-            "create", "--name", _BUILD_NAME + secrets.token_hex(6), "--network", "none", image, "/sbin/init"
+            "create", "--name", self._build_prefix + secrets.token_hex(6), "--network", "none", image, "/sbin/init"
         ).strip()
         try:
             yield container, Path(self._podman("mount", container).strip())
@@ -233,7 +242,7 @@ class NodeImages:
     def _sweep(self) -> None:
         """Remove what a killed build left behind."""
         for container in self._podman("ps", "-a", "--format", "{{.Names}}").split():
-            if not container.startswith(_BUILD_NAME):
+            if not container.startswith(self._build_prefix):
                 continue
             with contextlib.suppress(CommandError):
                 self._podman("umount", "-f", container)

@@ -91,14 +91,23 @@ def test_a_slurm_that_is_away_is_asked_again(machines: OnNodeMachines, processes
         machines.reboot("i-0000000000000dead")
 
 
-def test_the_api_is_asked_first_and_left_alone_without_the_right(path: Path, processes: FakeProcesses) -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        errors.AccessDenied("no right to do sagemaker:BatchReplaceClusterNodes"),
+        errors.ConfigError("this boto3 does not know sagemaker BatchReplaceClusterNodes"),
+    ],
+)
+def test_the_api_is_asked_first_and_left_alone_when_it_cannot_be_used(
+    path: Path, processes: FakeProcesses, refusal: errors.HyperpodError
+) -> None:
     asked: list[tuple[str, str]] = []
     denied = [False]
 
     def ask(verb: str, instance_id: str) -> None:
         asked.append((verb, instance_id))
         if denied[0]:
-            raise errors.AccessDenied("no right to do sagemaker:BatchReplaceClusterNodes")
+            raise refusal
 
     machines = OnNodeMachines(processes, path, ask_api=ask)
     with pytest.raises(errors.ProviderUnavailable):

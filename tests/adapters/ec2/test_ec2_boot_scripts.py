@@ -151,6 +151,65 @@ def test_the_record_of_a_birth_is_sent(machine: dict[str, str], status: str) -> 
     assert (births / f"{INSTANCE}.log").read_text() == "boom\n"
 
 
+def known_to_slurm(machine: dict[str, str], answers: list[str], role: str = "worker") -> Path:
+    """Have a stub of scontrol give these answers in turn, the last one again and again; return its log."""
+    node = Path(machine["HP_ROOT"], "opt/hyperpod/node")
+    node.mkdir(parents=True)
+    (node / "node.env").write_text(f"HP_NODE=worker-1\nHP_ROLE={role}\n")
+    store, stubs = Path(machine["STORE"]), Path(machine["PATH"].partition(":")[0])
+    for number, answer in enumerate(answers, start=1):
+        (store / f"answer-{number}").write_text(answer)
+    (stubs / "scontrol").write_text(
+        '#!/bin/bash\necho "$*" >>"$STORE/scontrol.log"\n'
+        f'n=$(wc -l <"$STORE/scontrol.log"); cat "$STORE/answer-$((n < {len(answers)} ? n : {len(answers)}))"\n'
+    )
+    (stubs / "scontrol").chmod(0o755)
+    logs = Path(machine["HP_ROOT"], "var/log/provision")
+    (logs / "result.json").write_text(json.dumps({"instance_id": INSTANCE, "status": "ok"}))
+    (logs / "provisioning.log").touch()
+    return store / "scontrol.log"
+
+
+@pytest.mark.parametrize(
+    ("role", "before", "after"),
+    [
+        ("worker", "NodeName=worker-1 State=UNKNOWN+NOT_RESPONDING X=1", "NodeName=worker-1 State=IDLE X=1"),
+        ("worker", "NodeName=worker-1 State=IDLE+NOT_RESPONDING X=1", "NodeName=worker-1 State=IDLE+DRAIN X=1"),
+        ("worker", "", "NodeName=worker-1 State=DOWN+DRAIN X=1"),
+        ("head", "Slurmctld(primary) at head-1 is DOWN", "Slurmctld(primary) at head-1 is UP"),
+    ],
+)
+def test_the_record_says_ok_when_slurm_can_use_the_machine(
+    machine: dict[str, str], role: str, before: str, after: str
+) -> None:
+    log = known_to_slurm(machine, [before, after], role)
+
+    assert run("record.sh", machine).returncode == 0
+
+    assert len(log.read_text().splitlines()) == 2
+    assert Path(machine["STORE"], f"sagemaker-test/hyperpod/demo/births/{INSTANCE}.ok").exists()
+
+
+def test_a_head_node_that_never_comes_up_does_not_hold_back_the_record_for_ever(machine: dict[str, str]) -> None:
+    known_to_slurm(machine, [""])
+
+    assert run("record.sh", {**machine, "HP_SLURM_WAIT_S": "0"}).returncode == 0
+
+    assert "Slurm does not know it yet" in log_of(machine)
+    assert Path(machine["STORE"], f"sagemaker-test/hyperpod/demo/births/{INSTANCE}.ok").exists()
+
+
+def test_a_machine_that_fails_before_its_birth_says_so_with_the_end_of_its_log(machine: dict[str, str]) -> None:
+    Path(machine["HP_ROOT"], "var/log/provision/user-data.log").write_text("one\nuseradd: UID 1000 is not unique\n")
+
+    assert run("failed.sh", machine, "4").returncode == 0
+
+    births = Path(machine["STORE"], "sagemaker-test/hyperpod/demo/births")
+    record = json.loads((births / f"{INSTANCE}.failed").read_text())
+    assert (record["script"], record["exit_code"]) == ("first_boot.sh", 4)
+    assert record["tail"] == ["one", "useradd: UID 1000 is not unique"]
+
+
 def test_a_boot_that_was_cut_short_has_not_failed(machine: dict[str, str]) -> None:
     logs = Path(machine["HP_ROOT"], "var/log/provision")
     (logs / "result.json").write_text(json.dumps({"instance_id": INSTANCE, "status": "running"}))

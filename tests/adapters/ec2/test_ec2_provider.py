@@ -6,12 +6,13 @@ import json
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hyperpod.adapters.aws import tags
-from hyperpod.adapters.aws.ec2 import Ec2Provider
+from hyperpod.adapters.aws.ec2 import Ec2Provider, on_head_node
 from hyperpod.adapters.aws.folder import ClusterFolder, default_prefix
 from hyperpod.adapters.aws.instance_types import InstanceType
 from hyperpod.adapters.aws.launch_template import GroupSettings, find_templates
@@ -451,6 +452,27 @@ def test_power_off_returns_only_when_the_machine_has_stopped(
     assert state_of(aws, ids["worker-1"]) == "stopped"
     stop = next(p for operation, p in aws.calls if operation == "StopInstances")
     assert stop["Force"] is True
+
+
+def test_a_stop_works_with_a_library_that_knows_less(
+    aws: AccountAws, provider: Ec2Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ready(provider)
+    monkeypatch.setattr(aws, "knows", lambda *_: False)
+
+    provider.power_off(ids["worker-1"])
+
+    stop = next(p for operation, p in aws.calls if operation == "StopInstances")
+    assert (stop["Force"], "SkipOsShutdown" in stop) == (True, False)
+
+
+def test_a_call_without_an_answer_ends_before_the_watchdog_of_the_controller(aws: AccountAws) -> None:
+    head = on_head_node({"cluster": "demo", "region": "us-west-2", "bucket": "b", "prefix": "p"})
+    config = head.aws.client("ec2").meta.config
+    unit = Path(__file__).parents[3] / "lifecycle_scripts/units/hyperpod-controller.service"
+    limit_s = float(unit.read_text().partition("WatchdogSec=")[2].split()[0])
+
+    assert (config.connect_timeout + config.read_timeout) * head.aws.max_tries < limit_s
 
 
 def test_on_the_head_node_a_slow_stop_is_no_stop_yet(
