@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from hyperpod.core.attempts import dead_nodes, is_leaving
 from hyperpod.core.attribution import AFTER, BEFORE, JUDGED, Witness, attribute, failure_time
-from hyperpod.core.finding import Finding
+from hyperpod.core.finding import Action, Finding
 from hyperpod.core.job import Attempt, ExitCause, JobRecord
 from hyperpod.core.liveness import AGREED_CAUSE, DEAD_CAUSE
 from hyperpod.core.node import NodeView, refuses_launches
@@ -107,10 +107,14 @@ def _witnesses(record: JobRecord, attempt: Attempt, snapshot: Snapshot) -> list[
 
 
 def _findings(node: NodeView) -> tuple[Finding, ...]:
-    """Return open and just closed findings of a node's present machine and boot."""
+    """Return open and just closed findings of a node's present machine and boot.
+
+    What a check finds that is only observed is no evidence: it must not drain by way of a failed job either.
+    """
     return tuple(
         f
         for f in (*node.findings, *node.closed)
+        if f.would is Action.NONE
         if not f.instance_id or not node.instance_id or f.instance_id == node.instance_id
     )
 
@@ -131,7 +135,11 @@ def _refusal(node: NodeView, attempt: Attempt) -> str:
 
 
 def _leaving(node: NodeView) -> str:
-    return f"{node.repair.cause}: {node.repair.message}" if is_leaving(node) and node.repair is not None else ""
+    """Say why a node is being taken out of work, unless it is for our own verdict: that would be its own evidence."""
+    repair = node.repair
+    if repair is None or repair.cause == AGREED_CAUSE or not is_leaving(node):
+        return ""
+    return f"{repair.cause}: {repair.message}"
 
 
 def _coincident(attempt: Attempt, facts: JobFacts, snapshot: Snapshot, witnesses: list[Witness]) -> dict[str, int]:

@@ -10,8 +10,9 @@ LINE = "NEURON_HW_ERR=HBM_UE instance-id=i-1 hostname=h nd-id={} nc-id=0 serial-
 
 
 def line(device: int = 3) -> Finding:
+    # What the kernel log makes of the first such line; one that comes again it calls FATAL by itself.
     (verdict,) = classify(LINE.format(device))
-    return Finding("kernel_log", verdict.code, verdict.severity, verdict.message, verdict.action, device=verdict.device)
+    return Finding("kernel_log", verdict.code, verdict.below, verdict.message, device=verdict.device)
 
 
 def counter(device: str, code: str = "NeuronHardwareErrors") -> Finding:

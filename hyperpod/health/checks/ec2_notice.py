@@ -3,7 +3,7 @@
 The machine hears of an interruption first, two minutes ahead. It asks only where the agent's configuration or
 ``AWS_EC2_METADATA_SERVICE_ENDPOINT`` names a metadata service; elsewhere the check does nothing. An interruption is
 FATAL and moves the job at once; a scheduled event is a WARN with a deadline, which keeps new work away; a word about
-rebalancing is a WARN alone, since many of them are never followed by an interruption. Settings: only every check's.
+rebalancing is a WARN alone, since many of them are never followed by an interruption.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from hyperpod.core.finding import Action, Finding, Severity
 from hyperpod.core.node import Role
 from hyperpod.errors import ProviderUnavailable
-from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, unknown
+from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, setting, unknown
 
 NAME = "ec2_notice"
 SPOT, REBALANCE, EVENTS = "spot/instance-action", "events/recommendations/rebalance", "events/maintenance/scheduled"
-_ACTIONS: Mapping[str, Action] = {
-    "instance-reboot": Action.REBOOT,
-    "system-reboot": Action.REPLACE,
-    "system-maintenance": Action.REPLACE,
-    "instance-retirement": Action.REPLACE,
-    "instance-stop": Action.REPLACE,
+_EVENTS: Mapping[str, tuple[str, Action]] = {
+    "instance-reboot": ("InstanceReboot", Action.REBOOT),
+    "system-reboot": ("SystemReboot", Action.REPLACE),
+    "system-maintenance": ("SystemMaintenance", Action.REPLACE),
+    "instance-retirement": ("InstanceRetirement", Action.REPLACE),
+    "instance-stop": ("InstanceStop", Action.REPLACE),
 }
 _EVENT_TIME = "%d %b %Y %H:%M:%S GMT"
 
@@ -35,7 +35,29 @@ _EVENT_TIME = "%d %b %Y %H:%M:%S GMT"
 class Ec2NoticeCheck:
     """Reads the three notices."""
 
-    interval_s: float = 5.0
+    about: ClassVar[About] = About(
+        title="EC2 announces nothing to this machine",
+        reads="The instance's metadata service (version 2): the spot interruption notice, the recommendation to "
+        "rebalance, and scheduled events. Only where a service is named; elsewhere nothing is asked.",
+        means="A spot machine is taken back within two minutes, or a machine will be rebooted, stopped or retired at "
+        "an announced time. Most recommendations to rebalance are never followed by an interruption.",
+        does="An interruption is FATAL and moves the job at once. A scheduled event is WARN with a deadline: no new "
+        "work, and the machine is replaced shortly before. A recommendation to rebalance is WARN alone.",
+        codes={
+            "SpotInterruption": "EC2 takes this spot machine back.",
+            "RebalanceRecommended": "EC2 sees a raised risk that it will.",
+            "InstanceReboot": "A reboot of the machine is scheduled; one of ours before it is enough.",
+            "SystemReboot": "A reboot of the machine below is scheduled.",
+            "SystemMaintenance": "Maintenance of the machine below is scheduled.",
+            "InstanceRetirement": "The machine below is taken out of service.",
+            "InstanceStop": "The machine will be stopped.",
+            "ScheduledEvent": "Something else is scheduled.",
+            "MetadataSilent": "The metadata service does not answer.",
+            "NoticeNotUnderstood": "A notice has a form that is not known.",
+        },
+        source="EC2 user guide: spot instance interruption notices, scheduled events.",
+    )
+    interval_s: float = setting(5.0, "Seconds between two looks; an interruption is announced two minutes ahead.")
     deadline_s: float = 15.0
     name: str = NAME
     damping: Damping = TWO_OF_THREE
@@ -107,6 +129,7 @@ def _events(text: str) -> tuple[Finding, ...]:
 
 def _event(entry: Mapping[str, Any]) -> Finding:
     code = str(entry.get("Code") or "scheduled-event")
+    name, action = _EVENTS.get(code, ("ScheduledEvent", Action.NONE))
     try:
         begins = datetime.strptime(str(entry.get("NotBefore")), _EVENT_TIME).replace(tzinfo=UTC)
     except ValueError:
@@ -114,13 +137,13 @@ def _event(entry: Mapping[str, Any]) -> Finding:
     when = f" from {begins:%Y-%m-%d %H:%M} UTC" if begins else ""
     return Finding(
         NAME,
-        "".join(word.capitalize() for word in code.split("-"))[:60],
+        name,
         Severity.WARN,
         f"EC2 has scheduled {code.replace('-', ' ')[:60]}{when}: {str(entry.get('Description') or '')[:100]}",
-        _ACTIONS.get(code, Action.NONE),
+        action,
         device=str(entry.get("EventId") or ""),
         is_hard=True,
-        deadline=begins if code in _ACTIONS else None,
+        deadline=begins if action is not Action.NONE else None,
     )
 
 

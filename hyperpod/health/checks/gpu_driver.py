@@ -9,7 +9,7 @@ from typing import ClassVar
 from hyperpod.core.finding import Action, Finding, Whose
 from hyperpod.core.node import Role
 from hyperpod.health.check import TWO_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting, unknown, warn
-from hyperpod.health.gpu import Bus, look
+from hyperpod.health.gpu import UNREADABLE, Bus, look
 from hyperpod.ports.gpu import GpuView, LibraryFault, NoLibrary
 
 NAME = "gpu_driver"
@@ -41,6 +41,7 @@ class GpuDriverCheck:
             "CudaLibraryDamaged": "libcuda is no library.",
             "PersistenceOff": "The driver gives up a GPU's state when nobody uses it.",
             "BindingMissing": "nvidia-ml-py is not installed, so nothing can be said of the GPUs.",
+            **UNREADABLE,
         },
         source="Practice of other monitors; soperator 2684 (a library of no bytes).",
     )
