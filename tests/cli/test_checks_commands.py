@@ -87,7 +87,7 @@ def test_a_description_on_a_node_shows_what_is_in_force(fakes: Fakes, node: Fake
 def test_an_unknown_check_is_answered_with_the_nearest_names(fakes: Fakes, command: str) -> None:
     result = fakes.run("checks", command, "memry")
     assert result.code == 2
-    assert "there is no check 'memry'; did you mean memory?" in result.err
+    assert "there is no check 'memry'; did you mean memory" in result.err
 
 
 def test_a_machine_that_is_no_node_says_where_to_run_it(fakes: Fakes) -> None:
