@@ -17,6 +17,8 @@
 #define HP_ENV_RESUME_FROM "HYPERPOD_RESUME_FROM"
 #define HP_ENV_PREVIOUS_FAILURE "HYPERPOD_PREVIOUS_FAILURE"
 #define HP_ENV_PEER_LOST "HYPERPOD_PEER_LOST"
+/* What an agent that cannot ask the controller gives a batch step; see hp_remote_task_init. */
+#define HP_ENV_IF_RESTARTED "HYPERPOD_IF_RESTARTED"
 
 #define HP_ATTEMPTS_MAX 1000
 #define HP_VALUE_LEN 16	  /* an --auto-resume value with its NUL */

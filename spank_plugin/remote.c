@@ -133,11 +133,31 @@ static void fill_attempt(spank_t spank)
 		set_attempt(spank);
 }
 
+/* The agent did not know whether this is a restart; whether its checkpoint counts is decided here. */
+static void settle_resume(spank_t spank)
+{
+	char path[HP_PATH_LEN];
+	spank_err_t err;
+
+	if (hp_job_getenv(spank, HP_ENV_IF_RESTARTED, path, sizeof(path)) == NULL)
+		return;
+	err = spank_unsetenv(spank, HP_ENV_IF_RESTARTED);
+	if (err != ESPANK_SUCCESS)
+		hp_info("can't unset %s: %s", HP_ENV_IF_RESTARTED, spank_strerror(err));
+	if (hp_job_restart_count(spank) == 0)
+		return;
+	set_env(spank, HP_ENV_RESUME_FROM, path);
+	set_env(spank, HP_ENV_PREVIOUS_FAILURE, "unknown: the controller did not answer");
+}
+
 /* The first hook where a batch step can know its restart count; see hp_job_restart_count. */
 void hp_remote_task_init(spank_t spank)
 {
-	if (step.active && step.counts_alone)
+	if (!step.active)
+		return;
+	if (step.counts_alone)
 		set_attempt(spank);
+	settle_resume(spank);
 }
 
 void hp_remote_init_post_opt(spank_t spank, const struct hp_config *config)

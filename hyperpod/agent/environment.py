@@ -25,6 +25,18 @@ def peer_lost_path(jobs_dir: str, job_id: int) -> str:
     return f"{jobs_dir}/{job_id}/peer_lost"
 
 
+IF_RESTARTED = "HYPERPOD_IF_RESTARTED"
+"""Newest good checkpoint, for a plugin that learns only later whether this is a restart; see spank_plugin/remote.c."""
+
+
+def fallback_of_script(job: KnownJob, checkpoint: str) -> dict[str, str]:
+    """Build the environment of a batch script from what this node knows by itself.
+
+    slurmstepd tells its restart count only to the task, after this was asked: the plugin decides then.
+    """
+    return {"HYPERPOD_CHECKPOINT_DIR": job.checkpoint_dir, IF_RESTARTED: checkpoint}
+
+
 def fallback(job: KnownJob, resume_from: str) -> dict[str, str]:
     """Build the environment from what this node knows by itself.
 

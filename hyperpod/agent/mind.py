@@ -17,7 +17,7 @@ from typing import Any
 from hyperpod import __version__
 from hyperpod.agent.actions import Actions
 from hyperpod.agent.deep import DeepChecks, parse_order
-from hyperpod.agent.environment import fallback, lines_of, peer_lost_path
+from hyperpod.agent.environment import fallback, fallback_of_script, lines_of, peer_lost_path
 from hyperpod.agent.facts import facts_from
 from hyperpod.agent.jobs import KnownJob
 from hyperpod.agent.lease import Fence, LeaseView, choose_peers, decide_fence
@@ -28,6 +28,7 @@ from hyperpod.agent.residents import Residents
 from hyperpod.agent.settings import AgentSettings
 from hyperpod.core import messages as words
 from hyperpod.core.finding import Finding, Severity, Whose
+from hyperpod.core.job import BATCH_STEP
 from hyperpod.core.messages import Heartbeat
 from hyperpod.core.node import Role
 from hyperpod.health.check import Facts, Result
@@ -72,6 +73,7 @@ class _Asked:
     job: KnownJob
     looks_at: float
     ends_at: float
+    is_script: bool = False
     is_looking: bool = False
     checkpoint: str | None = None
 
@@ -400,7 +402,8 @@ class Mind:
             )
         self._remember(job)
         key = self._new_id()
-        asked = _Asked(client, job, now + ENV_PATIENCE_S, now + ENV_DEADLINE_S)
+        is_script = int(request.get("step_id") or 0) == BATCH_STEP and not job.restart_count
+        asked = _Asked(client, job, now + ENV_PATIENCE_S, now + ENV_DEADLINE_S, is_script)
         self._asked[key] = asked
         if self._is_connected:
             self._do.send({**request, "type": words.ENV, "id": key, "node": self._settings.node})
@@ -440,14 +443,15 @@ class Mind:
                     self._asked.pop(key)
                     self._do.reply(asked.client, ())
                 continue
-            needs_look = job.restart_count > 0 and bool(job.checkpoint_dir)
+            needs_look = (job.restart_count > 0 or asked.is_script) and bool(job.checkpoint_dir)
             if needs_look and not asked.is_looking and now >= asked.looks_at:
                 asked.is_looking = True
                 timeout_s = max(0.2, asked.ends_at - now - 0.05)
                 self._do.find_checkpoint(key, job.checkpoint_dir, job.uid, timeout_s)
             is_known = asked.checkpoint is not None or not needs_look
             if (is_known and (not self._is_connected or now >= asked.ends_at)) or now >= asked.ends_at:
-                self._answer(key, fallback(job, asked.checkpoint or ""), is_armed=True)
+                build = fallback_of_script if asked.is_script else fallback
+                self._answer(key, build(job, asked.checkpoint or ""), is_armed=True)
 
     def on_checkpoint(self, key: str, path: str, now: float) -> None:
         """The newest good checkpoint was looked up for a waiting client; empty when there is none."""

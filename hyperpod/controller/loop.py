@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hyperpod.controller import apply as effects
@@ -106,8 +106,11 @@ def _take(world: World, report: Report) -> None:
 def _take_exit(world: World, report: Report) -> None:
     # A het job is judged as one: a rank of any component counts for its leader.
     told = {**report.data, "job_id": words.whole_job(report.data)}
-    task = replace(parse_task_exit(told), restart_count=_restart_count(world, told))
+    task = parse_task_exit(told)
     offset_s = world.memory.nodes[task.node].clock_offset_s if task.node in world.memory.nodes else 0.0
+    # A report may come late, when the next attempt has begun already.
+    at = _moment(task.time - offset_s)
+    task = replace(task, restart_count=_restart_count(world, told, at))
     if not world.memory.task_ended(task, offset_s) or not task.is_failure:
         return
     if sum(1 for e in world.memory.job_facts(task.job_id).exits if e.is_failure) > KEPT_FAILURES:
@@ -140,19 +143,27 @@ def _ask_for_quick_checks(world: World, record: JobRecord, task: TaskExit) -> No
         world.agents.send(node, {"type": words.QUICK_CHECK, "id": f"{task.job_id}:{task.restart_count}"})
 
 
-def _restart_count(world: World, data: Mapping[str, Any]) -> int:
-    """Return which attempt a report belongs to. slurmstepd does not tell it for batch scripts: the newest then."""
+def _restart_count(world: World, data: Mapping[str, Any], at: datetime | None = None) -> int:
+    """Return which attempt a report belongs to. slurmstepd does not tell it for batch scripts: then the one that had
+    been given its environment last at that moment."""
     said = int(data.get("restart_count") or 0)
     if int(data["step_id"]) != BATCH_STEP:
         return said
-    return max(said, world.memory.restart_counts.get(words.whole_job(data), 0))
+    return max(said, world.memory.attempt_at(words.whole_job(data), at))
+
+
+def _moment(epoch_s: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(epoch_s, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def _take_env(world: World, report: Report) -> None:
     """An agent asked for an attempt's environment: arm the job if its step said so, and note what it was given."""
     data = report.data
     job_id = int(data["job_id"])
-    world.memory.restart_counts[job_id] = int(data["restart_count"])
+    world.memory.gave_env(job_id, int(data["restart_count"]), report.at)
     record = world.store.job(job_id)
     armed_by = str(data.get("armed_by") or "")
     if (record is None or not record.is_armed) and armed_by:

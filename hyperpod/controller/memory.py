@@ -131,7 +131,8 @@ class Memory:
     facts: dict[int, JobFacts] = field(default_factory=dict)
     known_exits: dict[int, set[TaskExit]] = field(default_factory=dict)
     refusals: dict[str, tuple[int, datetime]] = field(default_factory=dict)
-    restart_counts: dict[int, int] = field(default_factory=dict)
+    env_given: dict[int, list[tuple[datetime, int]]] = field(default_factory=dict)
+    """When the environment of each of a job's newest attempts was given, with the attempt's restart count."""
     reasons: dict[str, SeenReason] = field(default_factory=dict)
     """Reasons that Slurm itself has given, by node."""
     inventories: int = 0
@@ -229,6 +230,18 @@ class Memory:
         """Return what is known of a job's present attempt."""
         return self.facts.get(job_id, JobFacts())
 
+    def gave_env(self, job_id: int, restart_count: int, at: datetime) -> None:
+        """An attempt was given its environment; told again, the first time counts."""
+        given = self.env_given.setdefault(job_id, [])
+        if all(count != restart_count for _, count in given):
+            given.append((at, restart_count))
+            del given[:-4]
+
+    def attempt_at(self, job_id: int, at: datetime | None) -> int:
+        """Return the restart count of the attempt that ran at a moment; of the newest without one."""
+        given = self.env_given.get(job_id, [])
+        return max((count for begun, count in given if at is None or begun <= at), default=0)
+
     def task_started(self, job_id: int, restart_count: int, at: datetime) -> bool:
         """Take in that a task of an attempt has been started; say whether it is the attempt's first."""
         facts = self.job_facts(job_id)
@@ -293,5 +306,5 @@ class Memory:
     def forget_job(self, job_id: int) -> None:
         """The job is over."""
         self.facts.pop(job_id, None)
-        self.restart_counts.pop(job_id, None)
+        self.env_given.pop(job_id, None)
         self.known_exits.pop(job_id, None)

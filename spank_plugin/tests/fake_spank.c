@@ -182,6 +182,17 @@ spank_err_t spank_setenv(spank_t spank, const char *var, const char *val, int ov
 	return (ESPANK_SUCCESS);
 }
 
+spank_err_t spank_unsetenv(spank_t spank, const char *var)
+{
+	if (spank->context != S_CTX_REMOTE)
+		return (ESPANK_NOT_REMOTE);
+	for (size_t i = 0; i < variable_count; i++) {
+		if (strcmp(variables[i].name, var) == 0)
+			variables[i] = variables[--variable_count];
+	}
+	return (ESPANK_SUCCESS);
+}
+
 static spank_err_t get_task_item(spank_t spank, spank_item_t item, va_list args)
 {
 	if (!spank->in_task)

@@ -199,6 +199,37 @@ static void options_passed_on_by_slurm_arm_a_job_without_environment(void)
 			       "\"armed_by\":\"job\"") == 1);
 }
 
+static void start_batch_with_a_lost_controller(const char *restarts)
+{
+	fake_reset(S_CTX_REMOTE);
+	fake.step_id = SLURM_BATCH_SCRIPT;
+	fake_setenv("HYPERPOD_AUTO_RESUME", "3");
+	start("HYPERPOD_CHECKPOINT_DIR=/fsx/run\nHYPERPOD_IF_RESTARTED=/fsx/run/step_90\n.\n");
+	CHECK(fake_post_opt() == 0);
+	fake_agent_stop();
+	CHECK_STR(fake_getenv("HYPERPOD_RESUME_FROM"), "");
+	if (restarts != NULL)
+		fake_setenv("SLURM_RESTART_COUNT", restarts);
+	CHECK(fake_task_init() == 0);
+	CHECK_STR(fake_getenv("HYPERPOD_IF_RESTARTED"), NULL);
+}
+
+static void a_restarted_script_resumes_although_only_the_task_knows_that_it_is_one(void)
+{
+	start_batch_with_a_lost_controller("2");
+	CHECK_STR(fake_getenv("HYPERPOD_ATTEMPT"), "3");
+	CHECK_STR(fake_getenv("HYPERPOD_RESUME_FROM"), "/fsx/run/step_90");
+	CHECK_STR(fake_getenv("HYPERPOD_PREVIOUS_FAILURE"), "unknown: the controller did not answer");
+}
+
+static void a_first_script_does_not_resume_from_what_lies_in_its_directory(void)
+{
+	start_batch_with_a_lost_controller(NULL);
+	CHECK_STR(fake_getenv("HYPERPOD_ATTEMPT"), "1");
+	CHECK_STR(fake_getenv("HYPERPOD_RESUME_FROM"), "");
+	CHECK_STR(fake_getenv("HYPERPOD_PREVIOUS_FAILURE"), NULL);
+}
+
 static void junk_passed_on_by_slurm_never_fails_a_step(void)
 {
 	fake_reset(S_CTX_REMOTE);
@@ -233,6 +264,8 @@ int main(void)
 	RUN(the_extern_step_is_left_alone);
 	RUN(an_interactive_step_is_an_ordinary_one);
 	RUN(options_passed_on_by_slurm_arm_a_job_without_environment);
+	RUN(a_restarted_script_resumes_although_only_the_task_knows_that_it_is_one);
+	RUN(a_first_script_does_not_resume_from_what_lies_in_its_directory);
 	RUN(junk_passed_on_by_slurm_never_fails_a_step);
 	RUN(the_clusters_default_arms_in_slurmstepd_too);
 	return (harness_end("test_remote"));

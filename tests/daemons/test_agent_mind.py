@@ -395,8 +395,18 @@ def test_without_a_controller_a_job_waits_only_for_its_checkpoint(stage: Stage) 
     assert "HYPERPOD_RESUME_FROM=" in lines
 
 
-def test_without_a_controller_a_first_attempt_does_not_wait(stage: Stage) -> None:
+def test_without_a_controller_a_script_is_given_the_checkpoint_it_may_need(stage: Stage) -> None:
+    # slurmstepd tells a batch script's restart count only later; the plugin decides then.
     stage.ask(1, {**ENV, "restart_count": 0})
+    ((key, *_),) = stage.actions.looked_up
+    stage.mind.on_checkpoint(key, "/fsx/c/step_8", stage.now)
+    ((_, lines),) = stage.actions.replies
+    assert lines[:2] == ("HYPERPOD_CHECKPOINT_DIR=/fsx/c", "HYPERPOD_IF_RESTARTED=/fsx/c/step_8")
+    assert not any(line.startswith(("HYPERPOD_ATTEMPT", "HYPERPOD_RESUME_FROM")) for line in lines)
+
+
+def test_without_a_controller_the_first_attempt_of_a_step_does_not_wait(stage: Stage) -> None:
+    stage.ask(1, {**ENV, "restart_count": 0, "step_id": 0})
     ((_, lines),) = stage.actions.replies
     assert lines[:2] == ("HYPERPOD_ATTEMPT=1", "HYPERPOD_RESUME_FROM=")
     assert stage.actions.looked_up == []

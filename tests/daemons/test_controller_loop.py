@@ -558,3 +558,25 @@ def test_the_same_note_is_written_once_in_a_quarter_of_an_hour() -> None:
     lab.slurm.drain("worker-1", "new fan on Monday")
     lab.run(120)
     assert lab.kinds().count("PersonsDrain") == 1
+
+
+def test_a_scripts_end_that_is_told_late_belongs_to_the_attempt_that_ran_then() -> None:
+    lab = Cluster()
+    job = lab.submit()
+    lab.report("env_given", job_id=job, restart_count=0, step_id=-5, uid=1000, node="worker-1", armed_by="job")
+    lab.run(2)
+    ended = lab.clock.now().timestamp()
+    lab.run(1)
+    lab.slurm.requeue(job)
+    lab.run_until(lambda: lab.view(job).restart_count == 1)
+    lab.report("env_given", job_id=job, restart_count=1, step_id=-5, uid=1000, node="worker-1", armed_by="job")
+    lab.run(2)
+    lab.report(
+        "task_exit", job_id=job, step_id=-5, rank=0, node="worker-1", time=ended, exit_code=143, signal=None,
+        restart_count=0,
+    )  # fmt: skip
+    lab.run(1)
+    told = [e.restart_count for e in lab.world.memory.job_facts(job).exits]
+    assert told == [0]
+    assert lab.record(job).current is not None
+    assert lab.record(job).current.failure_seen_at is None
