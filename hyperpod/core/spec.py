@@ -297,7 +297,7 @@ def spec_policies(spec: ClusterSpec) -> dict[str, Any]:
             "tolerance": block.health.deep.tolerance,
         },
         "repair": plain_settings(block.repair)
-        | {"are_spares_stopped": spec.provider is Provider.EC2 and block.ec2.spares is SpareState.STOPPED},
+        | {"are_spares_stopped": spec.provider is Provider.EC2 and block.ec2.spares == SpareState.STOPPED},
         "resume": plain_settings(block.resume),
     }
 

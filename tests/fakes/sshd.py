@@ -42,6 +42,9 @@ class Sshd:
         return f"{self.host_key.get_name()} {self.host_key.get_base64()}"
 
     def close(self) -> None:
+        # Closing alone does not wake the thread that waits: it would take one more connection.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
 
