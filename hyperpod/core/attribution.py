@@ -1,6 +1,6 @@
 """Who ended an attempt of a job: a node, the application, or nobody knows.
 
-Owns the rules and their weights (docs/decisions/0009-who-was-it.md). Only computes: what is seen goes in, a verdict
+Owns the rules and their weights (docs/decisions/0010-who-was-it.md). Only computes: what is seen goes in, a verdict
 with its evidence comes out. Evidence adds up: a later look hands in what an earlier one has found.
 """
 

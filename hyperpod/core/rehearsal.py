@@ -326,11 +326,15 @@ def _problems(expected: Expected, outcome: Outcome) -> list[str]:
 
 
 def is_settled(planned: PlannedFault, seen: Seen, now: datetime, *, is_job_running: bool) -> bool:
-    """Say whether nothing more has to be waited for: the job runs again, and the expected action was seen."""
+    """Say whether nothing more has to be waited for.
+
+    The job runs again, and the expected action was seen, or the node's repair has ended with another one.
+    """
     expected = planned.expected
     waited_s = (now - seen.at).total_seconds()
     if expected.verdict == "none" and expected.action == "None":
         return waited_s >= planned.settle_s
     outcome = judge(planned, seen)
     has_resumed = expected.verdict == "none" or outcome.resumed_s is not None
-    return has_resumed and outcome.action == expected.action and is_job_running
+    is_repaired = any(e["kind"] == "NodeHealthy" and e["node"] == seen.node for e in seen.events)
+    return has_resumed and is_job_running and (outcome.action == expected.action or is_repaired)

@@ -112,6 +112,14 @@ def test_a_fault_is_settled_when_the_job_runs_and_the_action_was_seen() -> None:
     assert not is_settled(planned, Seen(AT, "worker-2", GOOD.events[:2], GOOD.attempts), now, is_job_running=True)
 
 
+def test_a_repair_that_ended_with_another_action_is_not_waited_for() -> None:
+    rebooted = (event("NodeDrained", 1), event("NodeRebooting", 2), event("NodeHealthy", 6))
+    seen = Seen(AT, "worker-2", rebooted, GOOD.attempts)
+    planned = PlannedFault("kernel-line")
+    assert is_settled(planned, seen, AT + timedelta(seconds=7), is_job_running=True)
+    assert judge(planned, seen).problems == ("the action is Reboot, expected is Replace",)
+
+
 NODES = [
     {"node": "worker-1", "state": "in use", "jobs": [7]},
     {"node": "worker-2", "state": "in use", "jobs": [7, 8]},
