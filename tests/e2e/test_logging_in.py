@@ -28,7 +28,14 @@ def run(lab: Lab, *argv: str, input: bytes = b"", timeout_s: float = 60) -> tupl
 @contextmanager
 def running(argv: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        argv,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that starts the suite in the background has SIGINT ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process

@@ -43,7 +43,8 @@ def test_a_failure_that_nobody_explains_moves_the_job_to_other_nodes(lab: Lab) -
     shown = lab.finish(job)
     told = shown["attempts"][0]["attribution"]
     assert (told["kind"], told["may_drain"], list(told["suspects"])) == ("unknown", False, [first])
-    assert "signal 9" in told["reason"]
+    # The reason may name what earlier tests have left on the machine; the exit is among the evidence.
+    assert any("signal 9" in piece["what"] for piece in told["evidence"])
     assert _suspicion(lab)[first] > 0
     assert not lab.events("NodeDrained")
 
