@@ -31,15 +31,18 @@ _BLOCK_BYTES = 16 << 20
 """A JSON document over several lines that is longer than this is not collected."""
 
 
-_WORTH_READING = tuple(
-    (
-        b"Xid NVRM GPU nvidia NVIDIA NVSMI NVSwitch NVML knvlink Hardware mce EDAC AER DPC PCIe rror EXT4 XFS BTRFS "
-        b"emount oom emory locked hung_task lockup LOCKUP stall BUG Oops protection panic ustre LBUG nfs ptlrpc lockd "
-        b"NEURON NRT Neuron neuron nrt DMA mlx5 efa ena nvme md/ RAID SATA segfault NETDEV ink BERT CA infiniband "
-        b"nfiniband hca_id Settings NIC /sys/ /proc/ NodeName REASON eason respond reboot STEPD Action: "
-        b"gres/ hyperpod: rolog pilog complete uplicate evice Diagnostic Health -- Linux root=/dev fabric eset index "
-        b"bus_id uuid task Low emapped ECC abric Recovery"
-    ).split()
+_WORTH_READING = re.compile(
+    b"|".join(
+        re.escape(word)
+        for word in (
+            b"Xid NVRM GPU nvidia NVIDIA NVSMI NVSwitch NVML knvlink Hardware mce EDAC AER DPC PCIe rror EXT4 XFS BTRFS "
+            b"emount oom emory locked hung_task lockup LOCKUP stall BUG Oops protection panic ustre LBUG nfs ptlrpc lockd "
+            b"NEURON NRT Neuron neuron nrt DMA mlx5 efa ena nvme md/ RAID SATA segfault NETDEV ink BERT CA infiniband "
+            b"nfiniband hca_id Settings NIC /sys/ /proc/ NodeName REASON eason respond reboot STEPD Action: "
+            b"gres/ hyperpod: rolog pilog complete uplicate evice Diagnostic Health -- Linux root=/dev fabric eset index "
+            b"bus_id uuid task Low emapped ECC abric Recovery NMGR TDRV opcode ibpanic IB Cannot netlink data"
+        ).split()
+    )
 )
 """Every line with a meaning, and every first line of a tool's output, holds one of these. Most lines of a long log
 don't: they are passed over before anything else is done."""
@@ -87,6 +90,11 @@ class _Block(Protocol):
 
 
 _BLOCK_START = re.compile(r"^\s*(?:[{\[]|\[?\{\s*\"[^\"]*\"\s*:\s*[\[{]?)\s*$")
+_PREFIXED = re.compile(
+    r"\[ *\d+\.\d|\[[A-Z][a-z]{2} |<\d|\d{1,4},\d+,\d+,|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\d{4}-\d\d-\d\dT"
+)
+"""How lines of logs begin, and no line of a tool that we know."""
+
 _JOURNAL_CUT = re.compile(r'"_TRANSPORT"\s*:\s*"(?P<transport>\w+)"')
 _MESSAGE_CUT = re.compile(r'"MESSAGE"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)')
 _NEURON_CUT = re.compile(r'"(?:neuron_runtime_data|neuron_hardware_info|neuron_hw_counters)"')
@@ -183,7 +191,7 @@ class Explainer:
         is_idle = self._current is None and self._collector is None
         if not is_idle or self._options.kind not in (Kind.AUTO, Kind.KMSG):
             return False
-        return raw.lstrip()[:1] not in (b"{", b"[") and not any(word in raw for word in _WORTH_READING)
+        return raw.lstrip()[:1] not in (b"{", b"[") and _WORTH_READING.search(raw) is None
 
     def feed(self, number: int, text: str) -> list[Record]:
         """Take one cleaned line."""
@@ -231,13 +239,18 @@ class Explainer:
 
     def _auto(self, number: int, text: str) -> list[Record]:
         """Give a line to the explainer that it belongs to."""
+        if _PREFIXED.match(text) and not explain_dcgm.is_lost(text):
+            # Most lines of a log: no tool's output begins so.
+            line = parse_log_line(text)
+            if line.style:
+                return self._leave() + self._log.feed(number, line)
         if parse_nvidia_smi.is_start(text) or text.lstrip().startswith("<nvidia_smi_log"):
             return self._enter(self._gpu, number, text)
         if explain_dcgm.is_table_start(text):
             return self._enter(self._dcgm, number, text)
         if explain_dcgm.is_lost(text):
             return self._dcgm.feed(number, text)
-        if parse_links.is_start(text):
+        if parse_links.is_start(text) or explain_links.is_failure(text):
             return self._enter(self._links, number, text)
         if explain_slurm.is_start(text):
             return self._enter(self._slurm, number, text)
@@ -355,7 +368,7 @@ class Explainer:
         for offset, text in enumerate(collector.lines):
             if text.strip():
                 number = collector.start + offset
-                out += self._auto(number, text) if kind is Kind.AUTO else []
+                out += self._auto(number, text) if kind is Kind.AUTO else self._told(kind, number, text)
         return out
 
     def _give_up(self) -> list[Record]:

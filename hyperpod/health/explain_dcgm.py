@@ -46,7 +46,7 @@ class DcgmResult:
 
 def is_lost(text: str) -> bool:
     """True for a line that says that the host engine cannot be reached."""
-    return _LOST.search(text) is not None
+    return "onnect" in text and _LOST.search(text) is not None
 
 
 def is_table_start(text: str) -> bool:

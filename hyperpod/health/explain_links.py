@@ -15,6 +15,12 @@ _WANTED = "counts when the port was up in this boot or the group has it, for 30 
 _SYSFS = re.compile(
     r"^(?P<path>/(?:sys|proc)/[^\s:=]*[^\s:=/](?::[0-9a-f]{2}(?::[0-9a-f]{2}\.[0-9a-f])?[^\s:=]*)*)\s*[:=]\s*(?P<value>.*)$"
 )
+_FAILED = re.compile(
+    r"^(?:ibpanic: |(?:ibstat|ibv_devinfo|ethtool|ibstatus): command not found|"
+    r"(?:bash|sh): (?:line \d+: )?(?:ibstat|ibv_devinfo|ethtool|ibstatus): command not found|"
+    r"(?:No IB devices found|Failed to get IB devices list)|Cannot get device settings: |"
+    r"netlink error: No such device|No data available$)"
+)
 _EFA = re.compile(r"(?:^|/)(?:efa_\d+|rdmap\d+s\d+\w*)(?:/|$)")
 _PEER = frozenset(
     {"rdma_read_wr_err", "rdma_write_wr_err", "unresponsive_remote_events", "impaired_remote_conn_events",
@@ -31,6 +37,9 @@ class LinkExplainer:
 
     def feed(self, number: int, text: str) -> list[Record]:
         """Take one line."""
+        if is_failure(text):
+            why = "the tool could not look at the devices; says nothing of the hardware"
+            return [Record(number, "infiniband", "ToolFailed", "", Word.UNKNOWN, why)]
         out: list[Record] = []
         for fact in self._reader.feed(number, text):
             if fact.field == "link":
@@ -88,6 +97,11 @@ def _allowance(fact: Fact) -> list[Record]:
         return []
     why = f"EC2 has held packets back ({name} {fact.value}): the instance's allowance was exceeded"
     return [_record(fact, "ethernet", "AllowanceExceeded", Word.WARN, why)]
+
+
+def is_failure(text: str) -> bool:
+    """True for a line with which one of the tools gives up."""
+    return _FAILED.match(text) is not None
 
 
 def is_sysfs(text: str) -> bool:

@@ -124,7 +124,7 @@ class LogExplainer:
                 )
                 for record in self._alone(number, line.text)
             ]
-        root = _ROOT.search(line.text)
+        root = _ROOT.search(line.text) if "root=/dev" in line.text else None
         if root:
             self._roots, self._has_learned_root = (root["dev"].rpartition("/")[2],), True
             for events in self._events.values():

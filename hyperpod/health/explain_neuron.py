@@ -20,7 +20,7 @@ _NAMES = {status.name: number for number, status in RUNTIME_STATUSES.items()}
 _STATUS = re.compile(
     r"\b(?:status(?:[ _]code)?|error[ _]code|err|code)\s*[=:]?\s*\(?(?P<status>\d{1,4})\b(?!\.\d)", re.IGNORECASE
 )
-_RUNTIME = re.compile(r"nrt|neuron", re.IGNORECASE)
+_RUNTIME = re.compile(r"nrt|NRT|[Nn]euron|NEURON|\bNMGR:|\bTDRV:")
 _NAME = re.compile(r"\bNRT_[A-Z_]+\b")
 _DEVICE = re.compile(r"\bn(?:euron_device|d) ?[=:]? ?(?P<nd>\d+)\b")
 _PROGRAMS = {1002: "bad input", 1003: "numerical error", 1004: "execution error", 1006: "access out of bounds"}

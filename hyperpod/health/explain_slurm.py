@@ -36,6 +36,10 @@ _LOG = (
         r"(?P<reason>JOB NOT ENDING WITH SIGNALS)"
     ),
 )
+_LOG_HINT = re.compile(r"reason|responding|rebooted|has low|(?:rolog|pilog) error|STEPD TERMINATED|oom.kill event")
+"""Every line of a log with a meaning holds one of these."""
+
+_OOM = re.compile(r"\berror: Detected \d+ oom[-_ ]kill event(?:s|\(s\))? in (?:StepId=|step )(?P<job>\d+)")
 _FULL = (
     "Node unexpectedly rebooted",
     "batch job complete failure",
@@ -112,6 +116,12 @@ class SlurmExplainer:
 
     def log(self, number: int, text: str) -> list[Record]:
         """Look for a node's reason in a line of slurmctld's or slurmd's log."""
+        if not _LOG_HINT.search(text):
+            return []
+        killed = _OOM.search(text)
+        if killed:
+            why = f"job {killed['job']} reached its memory limit"
+            return [Record(number, "slurm_log", "OutOfMemoryJob", f"job {killed['job']}", Word.APP, why)]
         for pattern in _LOG:
             found = pattern.search(text)
             if found:

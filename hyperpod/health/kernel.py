@@ -71,9 +71,10 @@ class Verdict:
 
 # One cheap look that lets ordinary lines pass; every pattern below contains one of these.
 _INTERESTING = re.compile(
-    r"Xid|NVRM|GPU|nvidia|knvlink|Hardware Error|mce|EDAC|AER|DPC|PCIe|rror|EXT4|XFS|BTRFS|emount|oom|emory|locked for|"
-    r"hung_task|hung task|lockup|LOCKUP|stall|BUG|Oops|protection|panic|Lustre|LBUG|nfs|lockd|NEURON|neuron|DMA|mlx5|"
-    r"efa|ena |nvme|md/|RAID|segfault|NETDEV|[Ll]ink"
+    r"NVRM|nvidia|SXid|Hardware Error|mce: |EDAC|AER: |DPC: |PCIe |[IO] error, dev |um error, dev |Buffer I/O|EXT4-fs|"
+    r"XFS \(|BTRFS|oom-kill:|emory failure: |ut of memory: |locked for more|ung task reports|lockup|LOCKUP|stall|BUG: |"
+    r"BUG at|Oops|: 0000 \[#|protection fault|Kernel panic|Lustre|nfs: |lockd: |NEURON_HW_ERR|[Nn]euron|mlx5_|efa |infiniband |ena |"
+    r"nvme nvme|md/raid|md: |ata\d|segfault|NETDEV|[Ll]ink (?:is )?(?:[Dd]own|DOWN|[Uu]p|UP)"
 )
 
 # dmesg's time, where a log was copied from it; the raw record has none.
@@ -82,6 +83,8 @@ _PCI = (
     r"(?:PCI:)?(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F]{1,4})?"
     r"(?![0-9a-fA-F])"
 )
+_EFA_NAME = r"efa_\d+|rdmap\d+s\d+\w*"
+"""Names of EFA devices, by which the driver calls them where it does not give the address."""
 _BDF = r"(?P<dev>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])"
 
 _XID = re.compile(_LEAD + rf"NVRM: Xid \({_PCI}(?: GPU-C?I:\d+)*\): ?(?P<code>\d{{1,4}})(?!\d)(?P<rest>.*)", re.DOTALL)
@@ -393,10 +396,11 @@ def _memory_failure(match: re.Match[str]) -> Verdict:
 
 
 def _fixed(verdict: Verdict) -> Callable[[re.Match[str]], Verdict]:
-    """Return a builder that gives the same verdict for every match; a group ``dev`` becomes its device."""
+    """Return a builder that gives the same verdict for every match; a group ``dev`` (or ``ib``) becomes its device."""
 
     def build(match: re.Match[str]) -> Verdict:
-        device = match.groupdict().get("dev") or ""
+        groups = match.groupdict()
+        device = groups.get("dev") or groups.get("ib") or ""
         return replace(verdict, device=device, message=verdict.message.replace("{dev}", device))
 
     return build
@@ -582,7 +586,8 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
     (
         re.compile(
             _LEAD + r"(?:BUG: (?:kernel NULL pointer dereference|unable to handle)|"
-            r"Oops(?:: |\b.*?)[0-9a-f]{4} \[#\d+\]|general protection fault(?:,.*)?: [0-9a-f]{4} \[#\d+\])"
+            r"Oops(?:: |\b.*?)[0-9a-f]{4} \[#\d+\]|general protection fault(?:,.*)?: [0-9a-f]{4} \[#\d+\]|"
+            r"kernel BUG at \S+:\d+!|(?:invalid opcode|divide error|double fault|stack segment): [0-9a-f]{4} \[#\d+\])"
         ),
         _fixed(Verdict("KernelOops", _F, "the kernel has crashed in part (oops)", Action.REBOOT, merges="oops")),
     ),
@@ -622,13 +627,14 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
     ),
     (
         re.compile(
-            _LEAD + rf"(?:efa|ena) {_BDF}\b.*(?:didn't send any completion for admin cmd|Admin queue is closed|"
+            _LEAD
+            + rf"(?:(?:efa|ena) {_BDF}\b|infiniband (?P<ib>{_EFA_NAME}): ).*(?:didn't send any completion for admin cmd|Admin queue is closed|"
             r"[Rr]eset attempt failed|[Rr]eset (?:has )?failed)"
         ),
         _fixed(_CARD_FAILED),
     ),
     (
-        re.compile(_LEAD + rf"efa {_BDF}\b.*\bALLOC_PD\b.*\berr -12\b"),
+        re.compile(_LEAD + rf"(?:efa {_BDF}\b|infiniband (?P<ib>{_EFA_NAME}): ).*\bALLOC_PD\b.*\berr -12\b"),
         _fixed(
             Verdict("EfaLimit", _W, "a program asked {dev} for more than its limit allows (err -12)", whose=Whose.USER)
         ),

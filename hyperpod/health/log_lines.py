@@ -78,7 +78,8 @@ _POD = re.compile(r"^\[pod/[^\]]+\] ")
 _CRI = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?: |$)")
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
 _SHIPPED = re.compile(
-    rf"^(?P<time>{_ISO})\s+(?:(?P<stream>\S+/\S+) )?(?=<\d|\[ *\d+\.\d|[A-Z][a-z]{{2}} [ \d]\d \d\d:|\d+,\d+,\d+,)"
+    rf"^(?P<time>{_ISO})\s+(?:(?:(?P<stream>\S+/\S+|i-[0-9a-f]{{8,17}}\S*) )?"
+    r"(?=<\d|\[ *\d+\.\d|[A-Z][a-z]{2} [ \d]\d \d\d:|\d+,\d+,\d+,)|[\w.@-]+ (?=[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:))"
 )
 
 # --- styles -------------------------------------------------------------------------------------------------------
@@ -86,15 +87,20 @@ _KMSG = re.compile(r"^\d{1,4},\d+,\d+,[^;]{0,80};")
 _PRI = re.compile(r"^<(?P<pri>\d{1,3})>(?:1 (?=\d{4}-|-))?")
 _TAG = r"(?P<tag>[^\s:\[]{1,64}|[^\s:]{1,64}?)(?:\[(?P<pid>[^\]]{0,40})\])?:(?: (?P<text>.*)|$)"
 _DATE = r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?:(?P<year>\d{4}) )?(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)"
-_SYSLOG = re.compile(rf"^{_DATE}(?: (?P<host>[\w.:@-]+))? {_TAG}", re.DOTALL)
+_SYSLOG = re.compile(
+    rf"^{_DATE}(?: (?P<host>[\w.:@-]+))?(?: (?P<facility>[a-z]+\d?)\."
+    rf"(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug))? {_TAG}",
+    re.DOTALL,
+)
 _ISO_LOG = re.compile(rf"^(?:[A-Z][a-z]{{2}} )?(?P<iso>{_ISO}) (?P<host>[\w.:@-]+) {_TAG}", re.DOTALL)
 _RFC5424 = re.compile(
     rf"^(?P<iso>{_ISO}|-) (?P<host>\S+) (?P<tag>\S+) (?P<pid>\S+) \S+ (?:-|\[.*?\])(?: \ufeff?(?P<text>.*)|$)",
     re.DOTALL,
 )
+_DELTA = r"(?: *< *\d*\.?\d* *>)?"
 _UNIX = re.compile(rf"^(?P<unix>1\d{{9}}\.\d{{1,6}}) (?P<host>[\w.:@-]+) {_TAG}", re.DOTALL)
-_MONOTONIC = re.compile(rf"^\[ *(?P<boot_s>\d+\.\d{{6}})\] (?P<host>[\w.-]+) {_TAG}", re.DOTALL)
-_DMESG = re.compile(r"^\[ *(?P<s>\d+\.\d{1,9})\](?:\[ *[TC]\d+\])? ?")
+_MONOTONIC = re.compile(rf"^\[ *(?P<boot_s>\d+\.\d{{6}}){_DELTA}\] (?P<host>[\w.-]+) {_TAG}", re.DOTALL)
+_DMESG = re.compile(rf"^\[ *(?P<s>\d+\.\d{{1,9}}){_DELTA}\](?:\[ *[TC]\d+\])? ?")
 _DMESG_T = re.compile(
     r"^\[(?:[A-Z][a-z]{2} )?(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)"
     r"(?: [A-Z]{3,5})?(?: (?P<year>\d{4}))?\](?:\[ *[TC]\d+\])? ?"
@@ -160,7 +166,7 @@ def parse_log_line(text: str) -> LogLine:
         line = replace(line, at_s=outer[0], clock=outer[1])
     if shipped == "container" and not line.style:
         line = replace(line, writer=Writer.PROGRAM, program=line.program or "a container", style="container")
-    return replace(line, host=line.host or host)
+    return replace(line, host=host) if host and not line.host else line
 
 
 def _styled(text: str) -> LogLine:
@@ -203,7 +209,7 @@ def _styled(text: str) -> LogLine:
             )
     if facility:
         return replace(line, writer=Writer.PROGRAM)
-    return replace(line, text=_unescaped(line.text))
+    return replace(line, text=_unescaped(line.text)) if "#0" in line.text else line
 
 
 def _dmesg(text: str) -> LogLine | None:
@@ -231,7 +237,7 @@ def _dmesg(text: str) -> LogLine | None:
 def _tagged(found: re.Match[str], facility: int | None, style: str) -> LogLine:
     groups = found.groupdict()
     tag, pid = groups["tag"], groups.get("pid")
-    is_kernel = tag == "kernel" and pid in (None, "-") and not facility
+    is_kernel = tag == "kernel" and pid in (None, "-") and not facility and groups.get("facility") in (None, "kern")
     at: float | None = None
     clock = ""
     if groups.get("month"):
