@@ -15,7 +15,7 @@ from pathlib import Path
 from botocore.loaders import Loader
 
 from hyperpod.adapters.aws.calls import BESIDES, WHY
-from hyperpod.adapters.aws.errors import right_of
+from hyperpod.adapters.aws.errors import rights_for
 from tools.cluster import ROOT
 
 # The files of a topic; the last has those that no other names.
@@ -26,7 +26,7 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
     ),
     "hyperpod scripts": ("scripts.py",),
     "hyperpod validate --online": ("preflight.py",),
-    "hyperpod prepare": ("prepare.py",),
+    "hyperpod prepare": ("client.py", "prepare.py"),
     "Provider ec2": (),
 }  # fmt: skip
 PLACES = ("hyperpod/adapters/aws", "hyperpod/cli")
@@ -49,15 +49,17 @@ def operations(service: str) -> frozenset[str]:
 
 
 def calls_in(text: str) -> Iterator[tuple[str, str]]:
-    """Yield service and operation of every call in a source."""
+    """Yield service and operation of every call in a source, also of one that is only prepared (``partial``)."""
     tree = ast.parse(text)
     words = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        if not isinstance(node, ast.Call):
             continue
-        if node.func.attr not in ("call", "pages") or len(node.args) < 2:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        arguments = node.args[1:] if name == "partial" else node.args
+        if name not in ("call", "pages", "partial") or len(arguments) < 2:
             continue
-        service, operation = node.args[0], node.args[1]
+        service, operation = arguments[0], arguments[1]
         if not isinstance(service, ast.Constant):
             continue
         if isinstance(operation, ast.Constant):
@@ -81,7 +83,7 @@ def calls_by_topic() -> dict[str, list[str]]:
 
 def rights_of(calls: list[str]) -> list[str]:
     """Return the IAM actions that calls need."""
-    return sorted({right_of(*call.split(".", 1)) for call in calls})
+    return sorted({right for call in calls for right in rights_for(*call.split(".", 1))})
 
 
 def policy(topic: str, calls: list[str]) -> dict[str, object]:
@@ -94,13 +96,17 @@ def render_aws_calls() -> str:
     """Return the page."""
     parts = [_HEAD]
     for topic, calls in calls_by_topic().items():
-        rows = [f"| `{call}` | `{right_of(*call.split('.', 1))}` | {WHY.get(call, '')} |" for call in calls]
+        rows = [f"| `{call}` | {_rights(call)} | {WHY.get(call, '')} |" for call in calls]
         besides = BESIDES.get(topic, {})
         rows += [f"| - | `{right}` | {why} |" for right, why in besides.items()]
         parts += [f"\n## {topic}\n", "| Call | Right | For |", "|---|---|---|", *rows, ""]
         parts += ["The policy of who does this; narrow `Resource` as far as your account allows:", "", "```json",
                   json.dumps(policy(topic, calls), indent=2), "```"]  # fmt: skip
     return "\n".join(parts) + "\n"
+
+
+def _rights(call: str) -> str:
+    return ", ".join(f"`{right}`" for right in rights_for(*call.split(".", 1)))
 
 
 def main() -> None:

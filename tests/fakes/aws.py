@@ -63,13 +63,14 @@ class AccountAws(Aws):
 
     Requests to those are checked against the library's own model. ``fail_next`` makes the next call of an operation
     fail with a code of AWS, before or after it took effect; ``kill_next`` stands in for kill -9 of the caller there.
-    ``calls`` records the operations in order.
+    ``calls`` records the operations in order, ``asked`` which services they were of.
     """
 
     def __init__(self) -> None:
         # Reading the library's models is most of the time of a test, so its clients are made once.
         super().__init__(region=REGION, sleep=lambda _seconds: None, max_tries=3, _clients=_CLIENTS)
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.asked: set[str] = set()
         self.answers: dict[str, list[dict[str, Any]]] = {
             "DescribePlacementGroups": [{"PlacementGroups": []}], "CreatePlacementGroup": [{}],
             "DeletePlacementGroup": [{}],
@@ -93,6 +94,7 @@ class AccountAws(Aws):
 
     def _once(self, method: Any, client: Any, service: str, operation: str, what: str, params: Any) -> dict[str, Any]:
         self.calls.append((operation, dict(params)))
+        self.asked.add(f"{service}.{operation}")
 
         def planned(**kwargs: Any) -> dict[str, Any]:
             self._maybe_fail(operation, "before")
