@@ -25,7 +25,7 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
         "cloud.py",
     ),
     "hyperpod scripts": ("scripts.py",),
-    "hyperpod validate --online": ("preflight.py",),
+    "hyperpod validate --online": ("preflight.py", "preflight_ec2.py", "images.py"),
     "hyperpod prepare": ("client.py", "prepare.py"),
     "Provider ec2": (),
 }  # fmt: skip
@@ -72,7 +72,7 @@ def calls_by_topic() -> dict[str, list[str]]:
     """Return the calls of each topic, as ``service.Operation``, sorted."""
     files = [path for place in PLACES for path in sorted((ROOT / place).glob("*.py"))]
     found: dict[str, list[str]] = {}
-    named = {name for names in TOPICS.values() for name in names} - {"client.py"}
+    named = {name for names in TOPICS.values() for name in names} - {"client.py", "images.py"}
     for topic, names in TOPICS.items():
         texts = [path.read_text() for path in files if path.name in names or (not names and path.name not in named)]
         calls = {f"{service}.{operation}" for text in texts for service, operation in calls_in(text)}

@@ -27,6 +27,9 @@ def check_ec2(request: Mapping[str, Any], block: HyperpodBlock) -> Iterator[Prob
                 "training plans are HyperPod's; on EC2 name a capacity reservation or block in "
                 "Hyperpod.Ec2.Reservations",
             )
+        if group.get("ImageId") not in (None, "default"):
+            text = "the nodes of a cluster on EC2 boot one image, so that they have one Slurm: Hyperpod.Ec2.Image"
+            yield Problem(("InstanceGroups", index, "ImageId"), text)
     yield from _check_reservations(block, [group for _, group in groups])
 
 

@@ -38,6 +38,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "at InstanceGroups[1].TrainingPlanArn: training plans are HyperPod's; on EC2 name a capacity reservation or "
         "block in Hyperpod.Ec2.Reservations",
     ),
+    "an image of a group": (
+        ec2({"ImageId": "ami-0123456789abcdef0"}),
+        "at InstanceGroups[1].ImageId: the nodes of a cluster on EC2 boot one image, so that they have one Slurm: "
+        "Hyperpod.Ec2.Image",
+    ),
     "two subnets": (
         ec2(VpcConfig=NETWORK | {"Subnets": ["subnet-1", "subnet-2"]}),
         "at VpcConfig.Subnets: 2 subnets; on EC2 a group is in one, since nodes of one job must be near each other",
