@@ -16,6 +16,7 @@ from botocore.loaders import Loader
 
 from hyperpod.adapters.aws.calls import BESIDES, WHY
 from hyperpod.adapters.aws.errors import rights_for
+from hyperpod.adapters.aws.pace import BUCKETS, MACHINES
 from tools.cluster import ROOT
 
 # The files of a topic; the last has those that no other names.
@@ -38,6 +39,16 @@ Every call that hyperpod makes, and the IAM action it needs. A missing right is 
 (`no right to do sagemaker:CreateCluster`). Reads are repeated when AWS does not answer; what changes something is
 repeated only when AWS says that it was not done, or when doing it twice is harmless. `AWS_ENDPOINT_URL` sends all calls
 elsewhere; `--debug` shows each of them without credentials.
+"""
+
+_RATES = """
+## Rates
+
+What AWS publishes for an account and region. Our own calls to EC2 are held back before they exceed it; others of the
+account take from the same, so a call may be refused all the same: it is repeated with growing waits for about a minute,
+then the command ends with status 75 and the same command goes on. Machines come 200 a call; a group beyond 1,000 waits
+for tokens, 100 s for each further 200. `make bench` creates groups of 100 and 1,000 machines against moto and counts
+what is left of each bucket ([figures](../measurements/ec2-group.json)).
 """
 
 
@@ -102,7 +113,17 @@ def render_aws_calls() -> str:
         parts += [f"\n## {topic}\n", "| Call | Right | For |", "|---|---|---|", *rows, ""]
         parts += ["The policy of who does this; narrow `Resource` as far as your account allows:", "", "```json",
                   json.dumps(policy(topic, calls), indent=2), "```"]  # fmt: skip
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, *_rates()]) + "\n"
+
+
+def _rates() -> list[str]:
+    names = {"reads": "other reads (`Describe…`, `Get…`)", "changes": "other changes"}
+    rows = [f"| EC2, {names.get(name, f'`{name}`')}, calls | {size:g} | {refill:g} |"
+            for name, (size, refill) in BUCKETS.items()]  # fmt: skip
+    rows += [f"| EC2, `{name}`, machines | {size:g} | {refill:g} |" for name, (size, refill) in MACHINES.items()]
+    return [_RATES, "| What | At once | More a second |", "|---|---|---|", *rows,
+            "| S3, reads of one prefix |  | 5500 |", "| S3, writes of one prefix |  | 3500 |",
+            "| Session Manager, `StartSession` |  | 3 |"]  # fmt: skip
 
 
 def _rights(call: str) -> str:

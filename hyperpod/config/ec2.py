@@ -12,8 +12,17 @@ from hyperpod.config.problem import Problem, closest
 from hyperpod.core.spec import HyperpodBlock
 
 
-def check_ec2(request: Mapping[str, Any], block: HyperpodBlock) -> Iterator[Problem]:
-    """Yield what a cluster of our own instances cannot have, or lacks."""
+def check_ec2(
+    request: Mapping[str, Any], block: HyperpodBlock, parameters: Mapping[str, Any] | None = None
+) -> Iterator[Problem]:
+    """Yield what a cluster of our own instances cannot have, or lacks.
+
+    Args:
+        parameters: provisioning_parameters.json, if there is one.
+    """
+    if block.ec2.image == "debian" and (parameters or {}).get("fsx_dns_name"):
+        text = "Debian has no Lustre client, and fsx_dns_name wants one; name an image with it (DLAMI, or baked by you)"
+        yield Problem(("Hyperpod", "Ec2", "Image"), text)
     listed = request.get("InstanceGroups")
     groups = [(i, g) for i, g in enumerate(listed if isinstance(listed, list) else ()) if isinstance(g, Mapping)]
     if not block.ec2.bucket and groups and not any(_source(group).startswith("s3://") for _, group in groups):

@@ -163,7 +163,7 @@ class _Loading:
         if provider is Provider.LOCAL:
             self._report(check_local(request, block, drafts, self.base))
         if provider is Provider.EC2:
-            self._report(check_ec2(request, block))
+            self._report(check_ec2(request, block, self.parameters.data if self.parameters else None))
         self._raise_if_bad()
         spec = _build(request, block, roles, self.parameters, self.base)
         notes = notes_about(request, spec.provider, block.repair.enabled)

@@ -63,6 +63,16 @@ def test_an_account_is_prepared_and_taken_back(fakes: Fakes, account: AccountAws
     assert "nothing named main" in fakes.run("unprepare", "--yes").err
 
 
+def test_what_nodes_need_to_mount_the_file_system_is_told(fakes: Fakes, account: AccountAws) -> None:
+    made = fakes.run("prepare", "--for", "ec2", "--yes")
+    assert made.code == 0, made.err
+    assert '"fsx_dns_name": "fs-' in made.out
+
+    again = fakes.run("prepare", "--for", "ec2", "-o", "json").json
+    assert again["provisioning_parameters"]["fsx_dns_name"].startswith(again["ids"]["file-system"])
+    assert again["provisioning_parameters"]["fsx_mountname"]
+
+
 def test_a_plan_for_programs(fakes: Fakes, account: AccountAws) -> None:
     plan = fakes.run("prepare", *EC2, "--dry-run", "-o", "json").json
 

@@ -82,3 +82,11 @@ def test_a_source_in_s3_names_the_bucket(load_text: LoadText) -> None:
         load_text(ec2({"LifeCycleConfig": scripts}) | {"Hyperpod": {"Provider": "ec2"}}).spec.hyperpod.ec2.bucket
         is None
     )
+
+
+def test_lustre_on_an_image_without_its_client_is_said(mistakes: Mistakes, load_text: LoadText) -> None:
+    parameters = {"fsx_dns_name": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com", "fsx_mountname": "abc"}
+
+    (line,) = mistakes(ec2(), parameters=parameters)
+    assert "at Hyperpod.Ec2.Image: Debian has no Lustre client" in line
+    load_text(ec2(block={"Image": "dlami"}), parameters=parameters)

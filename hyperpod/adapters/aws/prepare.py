@@ -118,6 +118,12 @@ class Preparation:
         if key in ("nat", "file-system") or key.endswith("-endpoint"):
             self._await_gone(key, wanted)
 
+    def mount(self, identity: str) -> tuple[str, str]:
+        """Return DNS name and mount name of a file system, as nodes need them."""
+        found = self.aws.call("fsx", "DescribeFileSystems", what=identity, FileSystemIds=[identity])["FileSystems"][0]
+        dns = str(found.get("DNSName") or f"{identity}.fsx.{self.aws.region_name}.amazonaws.com")
+        return dns, str((found.get("LustreConfiguration") or {}).get("MountName") or "fsx")
+
     # --- looking
 
     def _look(self, key: str, wanted: Wanted) -> tuple[str, str, dict[str, Any]] | None:
