@@ -15,7 +15,8 @@ from pathlib import Path
 from botocore.loaders import Loader
 
 from hyperpod.adapters.aws.calls import BESIDES, WHY
-from hyperpod.adapters.aws.errors import right_of
+from hyperpod.adapters.aws.errors import rights_for
+from hyperpod.adapters.aws.pace import BUCKETS, MACHINES
 from tools.cluster import ROOT
 
 # The files of a topic; the last has those that no other names.
@@ -25,8 +26,8 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
         "cloud.py",
     ),
     "hyperpod scripts": ("scripts.py",),
-    "hyperpod validate --online": ("preflight.py",),
-    "hyperpod prepare": ("prepare.py",),
+    "hyperpod validate --online": ("preflight.py", "preflight_ec2.py", "images.py"),
+    "hyperpod prepare": ("client.py", "prepare.py"),
     "Provider ec2": (),
 }  # fmt: skip
 PLACES = ("hyperpod/adapters/aws", "hyperpod/cli")
@@ -40,6 +41,16 @@ repeated only when AWS says that it was not done, or when doing it twice is harm
 elsewhere; `--debug` shows each of them without credentials.
 """
 
+_RATES = """
+## Rates
+
+What AWS publishes for an account and region. Our own calls to EC2 are held back before they exceed it; others of the
+account take from the same, so a call may be refused all the same: it is repeated with growing waits for about a minute,
+then the command ends with status 75 and the same command goes on. Machines come 200 a call; a group beyond 1,000 waits
+for tokens, 100 s for each further 200. `make bench` creates groups of 100 and 1,000 machines against moto and counts
+what is left of each bucket ([figures](../measurements/ec2-group.json)).
+"""
+
 
 @cache
 def operations(service: str) -> frozenset[str]:
@@ -49,15 +60,17 @@ def operations(service: str) -> frozenset[str]:
 
 
 def calls_in(text: str) -> Iterator[tuple[str, str]]:
-    """Yield service and operation of every call in a source."""
+    """Yield service and operation of every call in a source, also of one that is only prepared (``partial``)."""
     tree = ast.parse(text)
     words = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        if not isinstance(node, ast.Call):
             continue
-        if node.func.attr not in ("call", "pages") or len(node.args) < 2:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        arguments = node.args[1:] if name == "partial" else node.args
+        if name not in ("call", "pages", "partial") or len(arguments) < 2:
             continue
-        service, operation = node.args[0], node.args[1]
+        service, operation = arguments[0], arguments[1]
         if not isinstance(service, ast.Constant):
             continue
         if isinstance(operation, ast.Constant):
@@ -70,7 +83,7 @@ def calls_by_topic() -> dict[str, list[str]]:
     """Return the calls of each topic, as ``service.Operation``, sorted."""
     files = [path for place in PLACES for path in sorted((ROOT / place).glob("*.py"))]
     found: dict[str, list[str]] = {}
-    named = {name for names in TOPICS.values() for name in names} - {"client.py"}
+    named = {name for names in TOPICS.values() for name in names} - {"client.py", "images.py"}
     for topic, names in TOPICS.items():
         texts = [path.read_text() for path in files if path.name in names or (not names and path.name not in named)]
         calls = {f"{service}.{operation}" for text in texts for service, operation in calls_in(text)}
@@ -81,7 +94,7 @@ def calls_by_topic() -> dict[str, list[str]]:
 
 def rights_of(calls: list[str]) -> list[str]:
     """Return the IAM actions that calls need."""
-    return sorted({right_of(*call.split(".", 1)) for call in calls})
+    return sorted({right for call in calls for right in rights_for(*call.split(".", 1))})
 
 
 def policy(topic: str, calls: list[str]) -> dict[str, object]:
@@ -94,13 +107,27 @@ def render_aws_calls() -> str:
     """Return the page."""
     parts = [_HEAD]
     for topic, calls in calls_by_topic().items():
-        rows = [f"| `{call}` | `{right_of(*call.split('.', 1))}` | {WHY.get(call, '')} |" for call in calls]
+        rows = [f"| `{call}` | {_rights(call)} | {WHY.get(call, '')} |" for call in calls]
         besides = BESIDES.get(topic, {})
         rows += [f"| - | `{right}` | {why} |" for right, why in besides.items()]
         parts += [f"\n## {topic}\n", "| Call | Right | For |", "|---|---|---|", *rows, ""]
         parts += ["The policy of who does this; narrow `Resource` as far as your account allows:", "", "```json",
                   json.dumps(policy(topic, calls), indent=2), "```"]  # fmt: skip
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, *_rates()]) + "\n"
+
+
+def _rates() -> list[str]:
+    names = {"reads": "other reads (`Describe…`, `Get…`)", "changes": "other changes"}
+    rows = [f"| EC2, {names.get(name, f'`{name}`')}, calls | {size:g} | {refill:g} |"
+            for name, (size, refill) in BUCKETS.items()]  # fmt: skip
+    rows += [f"| EC2, `{name}`, machines | {size:g} | {refill:g} |" for name, (size, refill) in MACHINES.items()]
+    return [_RATES, "| What | At once | More a second |", "|---|---|---|", *rows,
+            "| S3, reads of one prefix |  | 5500 |", "| S3, writes of one prefix |  | 3500 |",
+            "| Session Manager, `StartSession` |  | 3 |"]  # fmt: skip
+
+
+def _rights(call: str) -> str:
+    return ", ".join(f"`{right}`" for right in rights_for(*call.split(".", 1)))
 
 
 def main() -> None:

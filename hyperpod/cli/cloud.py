@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _LONGEST_S = 24 * 3600.0
 """A session of Session Manager ends by itself after a day at most."""
 _LOOK_S = 3.0
+_NEVER = datetime.fromtimestamp(0, UTC)
 _SHOWN_NODES = 40
 """In larger clusters only the counts are shown while they come up."""
 
@@ -523,7 +524,7 @@ def logs(
     follow: bool,
 ) -> None:
     """Show what a node has in CloudWatch; with ``follow`` stay until interrupted."""
-    chosen, picked = pick(cloud, cluster, node)
+    chosen, picked = _pick_written(cloud, cluster, node, kinds)
     tokens: dict[str, str] = {}
     seen = False
     for kind in kinds:
@@ -543,6 +544,22 @@ def logs(
                 _write_lines(texts)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _pick_written(cloud: Cloud, cluster: str | None, node: str, kinds: Sequence[str]) -> tuple[Cluster, Node]:
+    """Return a cluster and a node; also one that is gone, by its id, if it has left lines in CloudWatch."""
+    try:
+        return pick(cloud, cluster, node)
+    except NotFound:
+        if not node.startswith("i-"):
+            raise
+        chosen = cloud.choose(cluster)
+        for group in chosen.groups:
+            gone = Node(node, group.name, "", "", "", _NEVER)
+            if any(cloud.api.log_lines(chosen, gone, kind, lines=1)[0] for kind in kinds):
+                say(f"note: {node} is gone; what it left in CloudWatch")
+                return chosen, gone
+        raise
 
 
 def _write_lines(texts: Sequence[str]) -> None:

@@ -133,11 +133,16 @@ def prepare(
         if not confirm(place, f"Make this in account {wanted.account}, {wanted.region}", "--yes"):
             raise typer.Exit(1)
     ids = apply(account, wanted, say)
+    mount = account.mount(ids["file-system"]) if "file-system" in ids else None
     if output is Output.JSON:
-        print_json({"name": wanted.name, "region": wanted.region, "account": wanted.account, "ids": ids})
+        parameters = {"fsx_dns_name": mount[0], "fsx_mountname": mount[1]} if mount else {}
+        print_json(
+            {"name": wanted.name, "region": wanted.region, "account": wanted.account, "ids": ids,
+             "provisioning_parameters": parameters}
+        )  # fmt: skip
         return
     print_result(f"account {wanted.account} in {wanted.region} is prepared; for a specification:")
-    print_result(*(f"  {line}" for line in spec_lines(wanted, ids)))
+    print_result(*(f"  {line}" for line in spec_lines(wanted, ids, mount)))
 
 
 def unprepare(

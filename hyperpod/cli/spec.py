@@ -146,11 +146,13 @@ def validate(
 
 
 def _look(place: Place, spec: ClusterSpec, region: str | None, profile: str | None) -> list[Result]:
-    from hyperpod.adapters.aws.preflight import Preflight, run_checks
+    from hyperpod.adapters.aws.preflight import CHECKS, Preflight, run_checks
+    from hyperpod.adapters.aws.preflight_ec2 import EC2_CHECKS
 
     if spec.provider is Provider.LOCAL:
         raise UsageError("--online is about clusters on AWS", hint="hyperpod doctor looks at this machine")
-    return list(run_checks(Preflight(spec, place.aws(region, profile))))
+    checks = (*CHECKS, *(EC2_CHECKS if spec.provider is Provider.EC2 else ()))
+    return list(run_checks(Preflight(spec, place.aws(region, profile)), checks))
 
 
 def _show_look(results: list[Result]) -> None:

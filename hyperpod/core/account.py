@@ -277,8 +277,12 @@ def plan_unprepare(wanted: Wanted, found: Mapping[str, Found], delete_data: Coll
     return tuple(steps)
 
 
-def spec_lines(wanted: Wanted, ids: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the lines of a specification that name what was prepared."""
+def spec_lines(wanted: Wanted, ids: Mapping[str, str], mount: tuple[str, str] | None = None) -> tuple[str, ...]:
+    """Return the lines of a specification that name what was prepared.
+
+    Args:
+        mount: DNS name and mount name of the file system.
+    """
     lines = [
         "VpcConfig:",
         f"  SecurityGroupIds: [{ids.get(SECURITY_GROUP, '')}]",
@@ -291,4 +295,7 @@ def spec_lines(wanted: Wanted, ids: Mapping[str, str]) -> tuple[str, ...]:
         lines.append(f"# EC2 instance profiles: {ids[NODE_PROFILE]} (nodes), {ids.get(HEAD_PROFILE, '')} (head node)")
     if FILE_SYSTEM in ids:
         lines.append(f"# file system: {ids[FILE_SYSTEM]}")
+    if mount is not None:
+        lines.append("# to have it as /fsx: provisioning_parameters.json beside the specification, with")
+        lines.append(f'#   "fsx_dns_name": "{mount[0]}", "fsx_mountname": "{mount[1]}"')
     return tuple(lines)

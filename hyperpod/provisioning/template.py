@@ -38,7 +38,7 @@ def render_template(wanted: Wanted) -> str:
     if SUBNET not in wanted.take:
         resources |= _network(wanted)
         if not wanted.has_nat:
-            resources |= _endpoints()
+            resources |= _endpoints(wanted)
     resources |= _security_group(wanted)
     resources |= _bucket(wanted)
     if "sagemaker" in wanted.providers:
@@ -94,15 +94,15 @@ def _network(wanted: Wanted) -> dict[str, Any]:
         ),
         "PrivateRoutes": _of(wanted, "AWS::EC2::RouteTable", "private-routes", VpcId=_ref("Vpc")),
         "PrivateSubnetRoutes": _association("PrivateSubnet", "PrivateRoutes"),
-        "S3Endpoint": {
-            "Type": "AWS::EC2::VPCEndpoint",
-            "Properties": {
-                "VpcEndpointType": "Gateway",
-                "VpcId": _ref("Vpc"),
-                "ServiceName": {"Fn::Sub": "com.amazonaws.${AWS::Region}.s3"},
-                "RouteTableIds": [_ref("PrivateRoutes")],
-            },
-        },
+        "S3Endpoint": _of(
+            wanted,
+            "AWS::EC2::VPCEndpoint",
+            "s3-endpoint",
+            VpcEndpointType="Gateway",
+            VpcId=_ref("Vpc"),
+            ServiceName={"Fn::Sub": "com.amazonaws.${AWS::Region}.s3"},
+            RouteTableIds=[_ref("PrivateRoutes")],
+        ),
     }
     if wanted.has_nat:
         resources |= {
@@ -153,19 +153,19 @@ def _network(wanted: Wanted) -> dict[str, Any]:
     return resources
 
 
-def _endpoints() -> dict[str, Any]:
+def _endpoints(wanted: Wanted) -> dict[str, Any]:
     return {
-        f"Endpoint{service.capitalize()}": {
-            "Type": "AWS::EC2::VPCEndpoint",
-            "Properties": {
-                "VpcEndpointType": "Interface",
-                "VpcId": _ref("Vpc"),
-                "ServiceName": {"Fn::Sub": f"com.amazonaws.${{AWS::Region}}.{service}"},
-                "SubnetIds": [_ref("PrivateSubnet")],
-                "SecurityGroupIds": [_ref("SecurityGroup")],
-                "PrivateDnsEnabled": True,
-            },
-        }
+        f"Endpoint{service.capitalize()}": _of(
+            wanted,
+            "AWS::EC2::VPCEndpoint",
+            f"{service}-endpoint",
+            VpcEndpointType="Interface",
+            VpcId=_ref("Vpc"),
+            ServiceName={"Fn::Sub": f"com.amazonaws.${{AWS::Region}}.{service}"},
+            SubnetIds=[_ref("PrivateSubnet")],
+            SecurityGroupIds=[_ref("SecurityGroup")],
+            PrivateDnsEnabled=True,
+        )
         for service in ENDPOINTS
     }
 

@@ -80,7 +80,7 @@ install_programs() {
 		PROGRAMS_CHANGED=yes
 		log "programs installed in $PREFIX"
 	fi
-	for name in hyperpod:hyperpod.cli.app hyperpod-agent:hyperpod.agent.__main__ \
+	for name in hyperpod:hyperpod.__main__ hyperpod-agent:hyperpod.agent.__main__ \
 		hyperpod-controller:hyperpod.controller.__main__; do
 		module=${name#*:} name=${name%%:*}
 		quiet put_text "#!$python"$'\n'"import sys"$'\n'"sys.path.insert(0, \"$PREFIX/lib\")"$'\n'"from $module import main"$'\n'"sys.exit(main())"$'\n' \

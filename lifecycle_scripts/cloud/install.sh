@@ -40,7 +40,7 @@ rm -f /etc/slurm/plugstack.conf
 rmdir /etc/slurm/plugstack.conf.d 2>/dev/null || true
 
 mkdir -p /opt/hyperpod/bin
-for program in hyperpod:hyperpod.cli.app hyperpod-agent:hyperpod.agent.__main__ \
+for program in hyperpod:hyperpod.__main__ hyperpod-agent:hyperpod.agent.__main__ \
 	hyperpod-controller:hyperpod.controller.__main__; do
 	name=${program%%:*}
 	printf '%s\n' '#!/usr/bin/python3' 'import sys' 'sys.path.insert(0, "/opt/hyperpod/lib")' \

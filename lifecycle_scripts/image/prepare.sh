@@ -56,7 +56,7 @@ printf '%s\n' 'PasswordAuthentication no' 'PermitRootLogin prohibit-password' 'U
 
 # --- our own programs
 mkdir -p /opt/hyperpod/bin
-for program in hyperpod:hyperpod.cli.app hyperpod-agent:hyperpod.agent.__main__ \
+for program in hyperpod:hyperpod.__main__ hyperpod-agent:hyperpod.agent.__main__ \
 	hyperpod-controller:hyperpod.controller.__main__; do
 	name=${program%%:*}
 	printf '%s\n' '#!/usr/bin/python3' 'import sys' 'sys.path.insert(0, "/opt/hyperpod/lib")' \

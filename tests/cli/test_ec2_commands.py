@@ -13,6 +13,7 @@ from surroundings import Fakes
 from hyperpod.adapters.aws import session
 from hyperpod.adapters.aws.ec2 import find_provider
 from tests.fakes.aws import AccountAws, dummy_environment, make_site
+from tools.aws_calls import calls_by_topic
 
 ROLE = "arn:aws:iam::123456789012:role/hyperpod-main-node"
 EC2 = ("--provider", "ec2")
@@ -36,6 +37,7 @@ def account(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> Iterator[AccountAw
         fakes.place.sleep = bear
         fakes.place.make_aws = lambda region, profile: aws
         yield aws
+    assert aws.asked <= set(calls_by_topic()["Provider ec2"]), "the page with the rights names every call"
 
 
 @pytest.fixture
@@ -128,8 +130,9 @@ def test_a_group_is_resized(fakes: Fakes, spec: Path, account: AccountAws) -> No
 def with_public_address(account: AccountAws, fakes: Fakes, node: str) -> str:
     """Give a node an address of the internet's and return it."""
     instance = next(i for i in find_provider(account, "demo").observe("demo") if i.node == node)
-    allocation = account.call("ec2", "AllocateAddress", Domain="vpc")
-    account.call("ec2", "AssociateAddress", InstanceId=instance.id, AllocationId=allocation["AllocationId"])
+    ec2 = account.client("ec2")
+    allocation = ec2.allocate_address(Domain="vpc")
+    ec2.associate_address(InstanceId=instance.id, AllocationId=allocation["AllocationId"])
     return str(allocation["PublicIp"])
 
 

@@ -11,6 +11,7 @@ from moto import mock_aws
 from surroundings import Fakes
 
 from tests.fakes.aws import AccountAws, dummy_environment
+from tools.aws_calls import calls_by_topic
 
 EC2 = ("--for", "ec2", "--file-system-gib", "0")
 
@@ -57,8 +58,19 @@ def test_an_account_is_prepared_and_taken_back(fakes: Fakes, account: AccountAws
 
     gone = fakes.run("unprepare", "--yes")
     assert gone.code == 0, gone.err
+    assert account.asked <= set(calls_by_topic()["hyperpod prepare"]), "the page with the rights names every call"
     assert "removed VPC vpc-" in gone.out
     assert "nothing named main" in fakes.run("unprepare", "--yes").err
+
+
+def test_what_nodes_need_to_mount_the_file_system_is_told(fakes: Fakes, account: AccountAws) -> None:
+    made = fakes.run("prepare", "--for", "ec2", "--yes")
+    assert made.code == 0, made.err
+    assert '"fsx_dns_name": "fs-' in made.out
+
+    again = fakes.run("prepare", "--for", "ec2", "-o", "json").json
+    assert again["provisioning_parameters"]["fsx_dns_name"].startswith(again["ids"]["file-system"])
+    assert again["provisioning_parameters"]["fsx_mountname"]
 
 
 def test_a_plan_for_programs(fakes: Fakes, account: AccountAws) -> None:

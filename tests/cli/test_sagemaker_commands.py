@@ -429,6 +429,15 @@ def _check_logs(run: Run, fakes: Fakes, server: ContractServer) -> None:
     assert f"note: nothing in CloudWatch at {group} LifecycleConfig/controller/" in nothing.err
     assert run("logs", "ml", "--unit", "slurmd", *FLAGS).code == 2
 
+    gone = "i-0123456789abcdef0"
+    aws.call("logs", "CreateLogStream", logGroupName=group, logStreamName=f"LifecycleConfig/{node.group}/{gone}")
+    aws.call("logs", "PutLogEvents", logGroupName=group, logStreamName=f"LifecycleConfig/{node.group}/{gone}",
+             logEvents=[{"timestamp": now, "message": "its last words"}])  # fmt: skip
+    left = run("logs", "ml", gone, *FLAGS)
+    assert (left.code, left.out) == (0, "its last words\n")
+    assert f"{gone} is gone" in left.err
+    assert run("logs", "ml", "i-0123456789abcdef1", *FLAGS).code == 3
+
 
 def test_without_the_plugin_a_shell_is_one_clear_line(
     run: Run, create: Callable[..., Result], monkeypatch: pytest.MonkeyPatch

@@ -63,13 +63,14 @@ class AccountAws(Aws):
 
     Requests to those are checked against the library's own model. ``fail_next`` makes the next call of an operation
     fail with a code of AWS, before or after it took effect; ``kill_next`` stands in for kill -9 of the caller there.
-    ``calls`` records the operations in order.
+    ``calls`` records the operations in order, ``told`` with their services.
     """
 
     def __init__(self) -> None:
         # Reading the library's models is most of the time of a test, so its clients are made once.
         super().__init__(region=REGION, sleep=lambda _seconds: None, max_tries=3, _clients=_CLIENTS)
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.told: list[tuple[str, str, dict[str, Any]]] = []
         self.answers: dict[str, list[dict[str, Any]]] = {
             "DescribePlacementGroups": [{"PlacementGroups": []}], "CreatePlacementGroup": [{}],
             "DeletePlacementGroup": [{}],
@@ -91,8 +92,14 @@ class AccountAws(Aws):
         """Return the operations that were called, in order."""
         return [operation for operation, _ in self.calls]
 
+    @property
+    def asked(self) -> set[str]:
+        """The operations that were called, as ``service.Operation``."""
+        return {f"{service}.{operation}" for service, operation, _ in self.told}
+
     def _once(self, method: Any, client: Any, service: str, operation: str, what: str, params: Any) -> dict[str, Any]:
         self.calls.append((operation, dict(params)))
+        self.told.append((service, operation, dict(params)))
 
         def planned(**kwargs: Any) -> dict[str, Any]:
             self._maybe_fail(operation, "before")

@@ -29,6 +29,19 @@ def test_cfn_lint_has_nothing_to_say(variant: str) -> None:
     assert [str(match) for match in lint(render_template(VARIANTS[variant]), config=settings)] == []
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_everything_that_can_carry_a_tag_does(variant: str) -> None:
+    resources = json.loads(render_template(VARIANTS[variant]))["Resources"]
+
+    without = {entry["Type"] for entry in resources.values() if not entry["Properties"].get("Tags")}
+    # CloudFormation knows no tags for these.
+    assert without <= {
+        "AWS::EC2::Route", "AWS::EC2::SecurityGroupEgress", "AWS::EC2::SecurityGroupIngress",
+        "AWS::EC2::SubnetRouteTableAssociation", "AWS::EC2::VPCGatewayAttachment", "AWS::IAM::InstanceProfile",
+        "AWS::S3::BucketPolicy",
+    }  # fmt: skip
+
+
 def test_data_outlives_the_stack() -> None:
     resources = json.loads(render_template(WANTED))["Resources"]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hyperpod import __version__
 from hyperpod.adapters.aws.errors import translate
-from hyperpod.adapters.aws.pace import Pace
+from hyperpod.adapters.aws.pace import Pace, machines_in
 from hyperpod.errors import ConfigError, HyperpodError, ProviderUnavailable, Throttled, UnexpectedOutput
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ MAX_TRIES: Final = 8
 _LONGEST_WAIT_S: Final = 20.0
 _TOLD_AT_TRY: Final = 3
 """A short wait is nobody's business; a longer one is explained."""
+_TOLD_WAIT_S: Final = 10.0
 _READS: Final = ("Describe", "List", "Get", "Head", "Search", "Filter", "Lookup")
 _SECRET: Final = re.compile(r"(?i)(secret|password|token|credential|private_?key|userdata|^body$|keymaterial)")
 _NOT_SECRET: Final = ("NextToken", "nextToken", "ClientToken", "ContinuationToken", "SecretArn")
@@ -151,9 +152,10 @@ class Aws:
         from botocore.exceptions import BotoCoreError, ClientError
 
         name = f"{service}.{operation}"
-        wait_s = self.pace.wait_s(service, operation)
+        wait_s = self.pace.wait_s(service, operation, machines_in(operation, params))
         if wait_s:
-            logger.debug("held back operation=%s seconds=%.1f", operation, wait_s)
+            level = logging.WARNING if wait_s >= _TOLD_WAIT_S else logging.DEBUG
+            logger.log(level, "%s is held back for %.1f s: AWS takes no more of it at once", operation, wait_s)
             self.sleep(wait_s)
         with self._lock:
             self.counts[name] = self.counts.get(name, 0) + 1

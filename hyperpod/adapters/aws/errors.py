@@ -113,8 +113,26 @@ _RIGHTS: Final[Mapping[tuple[str, str], str]] = {
     ("s3", "HeadBucket"): "s3:ListBucket",
     ("s3", "HeadObject"): "s3:GetObject",
     ("s3", "DeleteObjects"): "s3:DeleteObject",
+    ("s3", "ListObjectVersions"): "s3:ListBucketVersions",
+    ("s3", "GetPublicAccessBlock"): "s3:GetBucketPublicAccessBlock",
+    ("s3", "PutPublicAccessBlock"): "s3:PutBucketPublicAccessBlock",
+    ("s3", "GetBucketEncryption"): "s3:GetEncryptionConfiguration",
+    ("s3", "PutBucketEncryption"): "s3:PutEncryptionConfiguration",
     ("service-quotas", "ListServiceQuotas"): "servicequotas:ListServiceQuotas",
 }
+_TAGGING: Final[Mapping[tuple[str, str], str]] = {
+    ("ec2", operation): "ec2:CreateTags"
+    for operation in (
+        "AllocateAddress", "CreateInternetGateway", "CreateLaunchTemplate", "CreateNatGateway", "CreatePlacementGroup",
+        "CreateRouteTable", "CreateSecurityGroup", "CreateSubnet", "CreateVpc", "CreateVpcEndpoint", "RunInstances",
+    )
+} | {
+    ("fsx", "CreateFileSystem"): "fsx:TagResource",
+    ("iam", "CreateInstanceProfile"): "iam:TagInstanceProfile",
+    ("iam", "CreateRole"): "iam:TagRole",
+    ("sagemaker", "CreateCluster"): "sagemaker:AddTags",
+}  # fmt: skip
+"""What the services ask for besides, since all that is made is tagged by the call that makes it."""
 _PREFIXES: Final = {"service-quotas": "servicequotas", "cloudwatch": "cloudwatch"}
 _QUOTED_ACTION: Final = re.compile(
     r"(?:not authorized to perform|perform this operation)[: ]+\(?([a-z0-9-]+:[A-Za-z*]+)"
@@ -139,6 +157,14 @@ _CAPACITY_HINT: Final = "try again later, in another zone or with another instan
 def right_of(service: str, operation: str) -> str:
     """Return the IAM action that an operation needs, such as ``sagemaker:CreateCluster``."""
     return _RIGHTS.get((service, operation), f"{_PREFIXES.get(service, service)}:{operation}")
+
+
+def rights_for(service: str, operation: str) -> tuple[str, ...]:
+    """Return every IAM action that an operation needs as it is called here, its own first."""
+    more = [_TAGGING[service, operation]] if (service, operation) in _TAGGING else []
+    # Versions of objects are removed, too, where a bucket keeps them.
+    more += ["s3:DeleteObjectVersion"] if (service, operation) == ("s3", "DeleteObjects") else []
+    return (right_of(service, operation), *more)
 
 
 def translate(error: Exception, service: str, operation: str, *, region: str = "", what: str = "") -> HyperpodError:

@@ -86,7 +86,7 @@ def head_policy(bucket: str, account: str, roles: tuple[str, ...]) -> dict[str, 
             ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"],
             [
                 _objects(bucket, f"hyperpod/*/{name}")
-                for name in ("cluster.json", "public.json", "instances/*", "births/*")
+                for name in ("cluster.json", "public.json", "instances/*", "births/*", "asleep/*")
             ],
         ),
         _deny_keys(bucket),

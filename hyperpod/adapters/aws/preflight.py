@@ -482,7 +482,9 @@ def check_parameters(p: Preflight) -> Iterator[Result]:
 
 def check_role_trust(p: Preflight) -> Iterator[Result]:
     """The service may take the execution roles."""
-    service = "ec2.amazonaws.com" if p.spec.provider is Provider.EC2 else "sagemaker.amazonaws.com"
+    if p.spec.provider is Provider.EC2:
+        return  # its machines have instance profiles
+    service = "sagemaker.amazonaws.com"
     for role in _roles(p):
         name = role.rpartition("/")[2]
         try:
@@ -494,7 +496,7 @@ def check_role_trust(p: Preflight) -> Iterator[Result]:
         document = answer["Role"].get("AssumeRolePolicyDocument") or {}
         if isinstance(document, str):
             document = json.loads(unquote(document))
-        if _trusts(document, service):
+        if trusts(document, service):
             yield Result("role_trust", Verdict.PASS, f"role {name} trusts {service}")
         else:
             fix = f"allow sts:AssumeRole to {service} in the role's trust policy"
@@ -503,28 +505,32 @@ def check_role_trust(p: Preflight) -> Iterator[Result]:
 
 def check_role_reads_scripts(p: Preflight) -> Iterator[Result]:
     """The execution roles may read the scripts."""
-    asked: set[tuple[str, str]] = set()
+    if p.spec.provider is Provider.EC2:
+        return  # its machines have instance profiles
     for source, groups in p.sources.items():
-        bucket, key = split_source(source)
-        arn = f"arn:{partition_of(p.aws.region_name)}:s3:::{bucket}"
         for role in sorted({str(group["ExecutionRole"]) for group in groups if group.get("ExecutionRole")}):
-            if (role, source) in asked:
-                continue
-            asked.add((role, source))
-            denied = []
-            for action, resource in zip(_READ_RIGHTS, (f"{arn}/{key}*", arn), strict=True):
-                answer = p.aws.call(
-                    "iam", "SimulatePrincipalPolicy", what=f"role {role}", repeat=True, PolicySourceArn=role,
-                    ActionNames=[action], ResourceArns=[resource],
-                )  # fmt: skip
-                if any(r.get("EvalDecision") != "allowed" for r in answer.get("EvaluationResults", ())):
-                    denied.append(f"{action} on {resource}")
+            denied = denied_reads(p, role, source)
             name = role.rpartition("/")[2]
             if denied:
                 text = f"role {name} may not read {source}"
                 yield Result("role_reads_scripts", Verdict.FAIL, text, f"allow {' and '.join(denied)}")
             else:
                 yield Result("role_reads_scripts", Verdict.PASS, f"role {name} reads {source}")
+
+
+def denied_reads(p: Preflight, role: str, source: str) -> list[str]:
+    """Return the rights that a role lacks to read scripts, each with what it is about."""
+    bucket, key = split_source(source)
+    arn = f"arn:{partition_of(p.aws.region_name)}:s3:::{bucket}"
+    denied = []
+    for action, resource in zip(_READ_RIGHTS, (f"{arn}/{key}*", arn), strict=True):
+        answer = p.aws.call(
+            "iam", "SimulatePrincipalPolicy", what=f"role {role}", repeat=True, PolicySourceArn=role,
+            ActionNames=[action], ResourceArns=[resource],
+        )  # fmt: skip
+        if any(r.get("EvalDecision") != "allowed" for r in answer.get("EvaluationResults", ())):
+            denied.append(f"{action} on {resource}")
+    return denied
 
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -596,7 +602,8 @@ def _lets_in(group: Mapping[str, Any], sources: set[str], port: int) -> bool:
     return False
 
 
-def _trusts(document: Mapping[str, Any], service: str) -> bool:
+def trusts(document: Mapping[str, Any], service: str) -> bool:
+    """Say whether a trust policy lets a service take the role."""
     statements = document.get("Statement") or []
     for statement in [statements] if isinstance(statements, dict) else statements:
         principal = statement.get("Principal") or {}

@@ -30,7 +30,9 @@ TAG_NAME: Final = "hyperpod:prepared"
 _POLL_S: Final = 5.0
 _EVERYWHERE: Final = "0.0.0.0/0"
 _INLINE: Final = "hyperpod"
-_GONE: Final = frozenset({"deleted", "deleting", "failed", "DELETING"})
+_GONE: Final = frozenset({"deleted", "deleting", "DELETING"})
+_BROKEN: Final = frozenset({"failed", "misconfigured", "misconfigured_unavailable", "rejected", "expired"})
+"""States that no waiting ends."""
 
 # part: describe operation, key of the answer, key of the id, resource type of the tags
 _EC2: Final[Mapping[str, tuple[str, str, str, str]]] = {
@@ -116,6 +118,12 @@ class Preparation:
         if key in ("nat", "file-system") or key.endswith("-endpoint"):
             self._await_gone(key, wanted)
 
+    def mount(self, identity: str) -> tuple[str, str]:
+        """Return DNS name and mount name of a file system, as nodes need them."""
+        found = self.aws.call("fsx", "DescribeFileSystems", what=identity, FileSystemIds=[identity])["FileSystems"][0]
+        dns = str(found.get("DNSName") or f"{identity}.fsx.{self.aws.region_name}.amazonaws.com")
+        return dns, str((found.get("LustreConfiguration") or {}).get("MountName") or "fsx")
+
     # --- looking
 
     def _look(self, key: str, wanted: Wanted) -> tuple[str, str, dict[str, Any]] | None:
@@ -131,7 +139,9 @@ class Preparation:
                 call = self.aws.call(
                     "iam", "GetInstanceProfile", what=f"instance profile {name}", InstanceProfileName=name
                 )
-                return (name, "", call["InstanceProfile"])
+                profile = call["InstanceProfile"]
+                is_ours = tags.tag_map(profile.get("Tags")).get(TAG_NAME) == wanted.name
+                return (name, "", profile) if is_ours else None
             if key == "bucket":
                 return self._look_bucket(wanted, taken)
             if key == "file-system":
@@ -454,13 +464,19 @@ class Preparation:
 
     def _make_profile(self, key: str, wanted: Wanted) -> str:
         name = role_name(wanted.name, _PROFILES[key])
-        self.aws.call(
-            "iam",
-            "CreateInstanceProfile",
-            what=f"instance profile {name}",
-            InstanceProfileName=name,
-            Tags=tags.tag_list(_own_tags(wanted.name, key)),
-        )
+        try:
+            self.aws.call(
+                "iam",
+                "CreateInstanceProfile",
+                what=f"instance profile {name}",
+                InstanceProfileName=name,
+                Tags=tags.tag_list(_own_tags(wanted.name, key)),
+            )
+        except AlreadyExists as error:
+            raise AlreadyExists(
+                f"instance profile {name} is there and was not made by this preparation",
+                hint="another --name, or delete that instance profile",
+            ) from error
         return name
 
     def _make_bucket(self, wanted: Wanted) -> str:
@@ -565,6 +581,10 @@ class Preparation:
             item = self._look(key, wanted)
             if item is None:
                 return "it is not there yet"
+            if item[1].lower() in _BROKEN:
+                raise ProviderError(
+                    f"{key}: {item[0]} is {item[1]}{_why(item[2])}", hint="delete it, then run the same command again"
+                )
             return "" if _is_ready(item[1]) else f"it is {item[1]}"
 
         self._poll(key, is_done)
@@ -686,6 +706,12 @@ def _kind(key: str) -> str:
 def _state(item: Mapping[str, Any]) -> str:
     state = item.get("State", "")
     return str(state) if isinstance(state, str) else ""
+
+
+def _why(item: Mapping[str, Any]) -> str:
+    """Return what the service says about a failure: NAT gateways and file systems have two ways to say it."""
+    text = str(item.get("FailureMessage") or (item.get("FailureDetails") or {}).get("Message") or "")
+    return f": {text}" if text else ""
 
 
 def _is_ready(state: str) -> bool:

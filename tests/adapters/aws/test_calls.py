@@ -20,7 +20,6 @@ from tools.aws_calls import (
 )
 from tools.cluster import ROOT
 
-OURS = ("Provider sagemaker", "hyperpod scripts", "hyperpod validate --online")
 CALLS = calls_by_topic()
 
 
@@ -34,7 +33,7 @@ def test_every_call_is_an_operation_of_its_service() -> None:
         assert operation in operations(service), call
 
 
-@pytest.mark.parametrize("topic", OURS)
+@pytest.mark.parametrize("topic", TOPICS)
 def test_every_call_has_a_reason(topic: str) -> None:
     assert [call for call in CALLS[topic] if call not in WHY] == []
 
@@ -59,5 +58,32 @@ def test_rights_have_the_form_of_iam() -> None:
 
 
 def test_calls_are_found_in_a_source() -> None:
-    text = 'aws.call("sts", "GetCallerIdentity")\nfor op in ("StopInstances", "Nonsense"):\n    aws.call("ec2", op)\n'
-    assert set(calls_in(text)) == {("sts", "GetCallerIdentity"), ("ec2", "StopInstances")}
+    text = """
+aws.call("sts", "GetCallerIdentity")
+for op in ("StopInstances", "Nonsense"):
+    aws.call("ec2", op)
+call = aws.call
+call("s3", "PutBucketPolicy", Bucket="b")
+later = partial(call, "iam", "PutRolePolicy", RoleName="r")
+"""
+    assert set(calls_in(text)) == {
+        ("sts", "GetCallerIdentity"),
+        ("ec2", "StopInstances"),
+        ("s3", "PutBucketPolicy"),
+        ("iam", "PutRolePolicy"),
+    }
+
+
+def test_what_is_tagged_as_it_is_made_needs_the_right_to_tag() -> None:
+    actions = json.dumps(policy("hyperpod prepare", CALLS["hyperpod prepare"]))
+
+    assert all(
+        f'"{right}"' in actions
+        for right in (
+            "ec2:CreateTags",
+            "iam:TagRole",
+            "iam:TagInstanceProfile",
+            "fsx:TagResource",
+            "s3:PutBucketPolicy",
+        )
+    )

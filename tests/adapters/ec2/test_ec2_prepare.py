@@ -172,6 +172,70 @@ def test_a_role_of_the_same_name_is_not_taken_over(account: Preparation, aws: Ac
     assert "node-role" not in account.find(WANTED, all_parts(WANTED))
 
 
+def test_an_instance_profile_of_the_same_name_is_neither_used_nor_removed(
+    account: Preparation, aws: AccountAws
+) -> None:
+    aws.client("iam").create_instance_profile(InstanceProfileName="hyperpod-main-node")
+
+    with pytest.raises(ProviderError, match="not made by this preparation"):
+        prepare(account, WANTED)
+    unprepare(account, WANTED)
+    assert aws.client("iam").get_instance_profile(InstanceProfileName="hyperpod-main-node")
+
+
+def test_all_that_is_made_carries_the_tag(account: Preparation, aws: AccountAws) -> None:
+    """Whatever the account lists after a preparation, beyond what it had before."""
+
+    def untagged() -> set[str]:
+        ec2, iam = aws.client("ec2"), aws.client("iam")
+        listed: list[tuple[Any, str]] = [
+            (ec2.describe_vpcs()["Vpcs"], "VpcId"),
+            (ec2.describe_subnets()["Subnets"], "SubnetId"),
+            (ec2.describe_route_tables()["RouteTables"], "RouteTableId"),
+            (ec2.describe_internet_gateways()["InternetGateways"], "InternetGatewayId"),
+            (ec2.describe_nat_gateways()["NatGateways"], "NatGatewayId"),
+            (ec2.describe_addresses()["Addresses"], "AllocationId"),
+            (ec2.describe_security_groups()["SecurityGroups"], "GroupId"),
+            (ec2.describe_vpc_endpoints()["VpcEndpoints"], "VpcEndpointId"),
+            (aws.client("fsx").describe_file_systems()["FileSystems"], "FileSystemId"),
+            ([iam.get_role(RoleName=r["RoleName"])["Role"] for r in iam.list_roles()["Roles"]], "RoleName"),
+            (iam.list_instance_profiles()["InstanceProfiles"], "InstanceProfileName"),
+        ]
+        for bucket in aws.client("s3").list_buckets()["Buckets"]:
+            tagging = aws.client("s3").get_bucket_tagging(Bucket=bucket["Name"])["TagSet"]
+            listed.append(([{"Name": bucket["Name"], "Tags": tagging}], "Name"))
+        return {
+            str(item[name])
+            for items, name in listed
+            for item in items
+            if "hyperpod:prepared" not in {tag["Key"] for tag in item.get("Tags", ())}
+        }
+
+    before = untagged()
+    ids = prepare(account, WANTED)
+
+    made = untagged() - before
+    ec2 = aws.client("ec2")
+    # With a VPC come a main route table and a default group, which nobody asked for and which go with it.
+    vpc = [{"Name": "vpc-id", "Values": [ids["vpc"]]}]
+    main = [{"Name": "association.main", "Values": ["true"]}, *vpc]
+    own = {t["RouteTableId"] for t in ec2.describe_route_tables(Filters=main)["RouteTables"]}
+    named = [{"Name": "group-name", "Values": ["default"]}, *vpc]
+    own |= {g["GroupId"] for g in ec2.describe_security_groups(Filters=named)["SecurityGroups"]}
+    assert made <= own
+
+
+def test_a_gateway_that_failed_is_not_waited_for(account: Preparation, aws: AccountAws) -> None:
+    failed: dict[str, Any] = {
+        "NatGatewayId": "nat-0123456789abcdef0", "State": "failed", "FailureMessage": "Elastic IP is associated",
+        "Tags": [{"Key": "hyperpod:prepared", "Value": "main"}, {"Key": "hyperpod:part", "Value": "nat"}],
+    }  # fmt: skip
+    aws.answers["DescribeNatGateways"] = [{"NatGateways": []}, {"NatGateways": [failed]}]
+
+    with pytest.raises(ProviderError, match="is failed: Elastic IP is associated"):
+        prepare(account, WANTED)
+
+
 def test_everything_goes_again_in_the_right_order(account: Preparation, aws: AccountAws) -> None:
     ids = prepare(account, WANTED)
 
