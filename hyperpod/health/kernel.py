@@ -73,7 +73,8 @@ class Verdict:
 _INTERESTING = re.compile(
     r"NVRM|nvidia|SXid|Hardware Error|mce: |EDAC|AER: |DPC: |PCIe |[IO] error, dev |um error, dev |Buffer I/O|EXT4-fs|"
     r"XFS \(|BTRFS|oom-kill:|emory failure: |ut of memory: |locked for more|ung task reports|lockup|LOCKUP|stall|BUG: |"
-    r"BUG at|Oops|: 0000 \[#|protection fault|Kernel panic|Lustre|nfs: |lockd: |NEURON_HW_ERR|[Nn]euron|mlx5_|efa |infiniband |ena |"
+    r"BUG at|Oops|: 0000 \[#|protection fault|Kernel panic|Lustre|nfs: |lockd: |NEURON_HW_ERR|[Nn]euron|mlx5_|"
+    r"efa |infiniband |ena |"
     r"nvme nvme|md/raid|md: |ata\d|segfault|NETDEV|[Ll]ink (?:is )?(?:[Dd]own|DOWN|[Uu]p|UP)"
 )
 
@@ -627,8 +628,8 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
     ),
     (
         re.compile(
-            _LEAD
-            + rf"(?:(?:efa|ena) {_BDF}\b|infiniband (?P<ib>{_EFA_NAME}): ).*(?:didn't send any completion for admin cmd|Admin queue is closed|"
+            _LEAD + rf"(?:(?:efa|ena) {_BDF}\b|infiniband (?P<ib>{_EFA_NAME}): ).*"
+            r"(?:didn't send any completion for admin cmd|Admin queue is closed|"
             r"[Rr]eset attempt failed|[Rr]eset (?:has )?failed)"
         ),
         _fixed(_CARD_FAILED),
