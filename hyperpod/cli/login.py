@@ -57,6 +57,10 @@ ForwardOption = Annotated[
 ]
 
 
+_SSH_FAILED = 255
+"""The status of ssh itself; a command that ends with it looks the same."""
+
+
 def register(app: typer.Typer) -> None:
     """Add these commands to the program."""
     app.command(
@@ -175,7 +179,12 @@ def _from_node(
     """Go on to another node with this node's own ssh."""
     options = [part for wish in wishes for part in ("-L", forward_text(wish))] + (["-N"] if alone else [])
     name = f"{login_name(place, user, None, own_name(place))}@{node_word(place, node)}"
-    return place.terminal(["ssh", *options, name, *(["--", shlex.join(argv)] if argv else [])])
+    status = place.terminal(["ssh", *options, name, *(["--", shlex.join(argv)] if argv else [])])
+    if status == _SSH_FAILED:
+        # Said beside ssh's own words: a command that ends so is passed on as it is.
+        hint = "between nodes root has no keys, and users have those of their homes (--user ubuntu)"
+        say(f"hint: if ssh to {name} was refused: {hint}; or log in from where the cluster was made")
+    return status
 
 
 def forward_text(wish: Forward) -> str:

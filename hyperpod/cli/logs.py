@@ -31,7 +31,7 @@ from hyperpod.cli.reach import (
     pick_instance,
 )
 from hyperpod.cli.render import printable, say
-from hyperpod.core.login import parse_since, read_words, remote_line
+from hyperpod.core.login import lines_since, parse_since, read_words, remote_line
 from hyperpod.errors import ConnectionLost, InvalidState, NotFound, UsageError
 from hyperpod.ports.provider import Birth, BirthStatus
 
@@ -122,7 +122,7 @@ def logs(
     with ExitStack() as stack:
         try:
             raise typer.Exit(
-                _outside(place, stack, cloud, read.cluster, read.node, source, argv, lines, follow, key, direct)
+                _outside(place, stack, cloud, read.cluster, read.node, source, argv, after, lines, follow, key, direct)
             )
         except KeyboardInterrupt:
             if not follow:
@@ -161,6 +161,7 @@ def _outside(
     node: str | None,
     source: Source,
     argv: Sequence[str],
+    after: datetime | None,
     lines: int,
     follow: bool,
     key: Path | None,
@@ -180,7 +181,7 @@ def _outside(
     is_needed = (source is Source.LIFECYCLE and not follow) or instance is None
     shown = 0
     if source is not Source.JOURNAL:
-        shown = _show_birth(provider, identity, node or "", lines, is_needed=is_needed)
+        shown = _show_birth(provider, identity, node or "", after, lines, is_needed=is_needed)
     if source is Source.LIFECYCLE:
         if follow and instance is not None:
             _follow_birth(place, provider, identity, shown)
@@ -222,7 +223,7 @@ _LOOKED_AT = 200
 """Records read in search of a node's last machine; each is a call."""
 
 
-def _show_birth(provider: Any, identity: str, node: str, lines: int, *, is_needed: bool) -> int:
+def _show_birth(provider: Any, identity: str, node: str, after: datetime | None, lines: int, *, is_needed: bool) -> int:
     """Write out the log of a machine's lifecycle scripts and return how long it is."""
     birth = provider.birth(identity)
     text = birth_text(provider, birth)
@@ -232,7 +233,7 @@ def _show_birth(provider: Any, identity: str, node: str, lines: int, *, is_neede
             raise NotFound(trouble, hint=f"it would be {birth.log_path}")
         say(f"note: {trouble}")
         return 0
-    _write(text.splitlines()[-lines:])
+    _write(lines_since(text.splitlines(), after)[-lines:])
     return len(text)
 
 

@@ -163,3 +163,26 @@ def put_argv(folder: str, name: str) -> list[str]:
         name: The file's name, without folders.
     """
     return ["/bin/sh", "-c", _PUT, "sh", folder, name.rpartition(".")[0] or name, name]
+
+
+def lines_since(lines: Sequence[str], after: datetime | None) -> list[str]:
+    """Return the lines of a birth's log that are not older than ``after``.
+
+    A line without a time belongs to the last one before it that has one. A log without any times is returned whole.
+    """
+    if after is None:
+        return list(lines)
+    has_times = False
+    for index, line in enumerate(lines):
+        at = _time_of(line)
+        has_times = has_times or at is not None
+        if at is not None and at >= after:
+            return list(lines[index:])
+    return [] if has_times else list(lines)
+
+
+def _time_of(line: str) -> datetime | None:
+    try:
+        return datetime.strptime(line.partition(" ")[0], "%Y-%m-%dT%H:%M:%S%z")
+    except ValueError:
+        return None

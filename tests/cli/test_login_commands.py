@@ -163,6 +163,14 @@ def test_between_nodes_it_is_the_nodes_own_ssh(
     assert fakes.terminal == [expected]
 
 
+def test_a_login_between_nodes_that_is_refused_says_whose_keys_there_are(fakes: Fakes, tmp_path: Path) -> None:
+    on_node(fakes, tmp_path)
+    fakes.place.terminal = lambda argv: 255
+    result = fakes.run("ssh", "worker-2")
+    assert result.code == 255
+    assert "hint: if ssh to root@worker-2 was refused: between nodes root has no keys" in result.err
+
+
 def test_on_the_head_node_a_command_just_runs(fakes: Fakes, tmp_path: Path) -> None:
     on_node(fakes, tmp_path)
     config = json.loads(fakes.place.agent_config.read_text())
@@ -349,6 +357,13 @@ def test_logs_are_the_birth_and_the_journal(born: Fakes) -> None:
     assert (node, user, argv[0]) == ("worker-1", "root", "journalctl")
     assert {"--unit=slurmd", "--unit=hyperpod-agent", "--since=@100", "--lines=50"} <= set(argv)
     assert "--follow" not in argv
+
+
+def test_an_old_birth_is_not_among_newer_lines(born: Fakes, tmp_path: Path) -> None:
+    log = tmp_path / "provisioning.log"
+    log.write_text("1970-01-01T00:00:10+0000 a: old\nits rest\n1970-01-01T00:16:30+0000 a: new\nits rest\n")
+    assert born.run("logs", "worker-1", "--since", "15m").out == "1970-01-01T00:16:30+0000 a: new\nits rest\n"
+    assert born.run("logs", "worker-1", "--since", "1s").out == ""
 
 
 def test_one_unit_is_followed(born: Fakes) -> None:

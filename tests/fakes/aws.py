@@ -84,6 +84,10 @@ class AccountAws(Aws):
         error = ClientError({"Error": {"Code": code, "Message": message}}, operation)
         self._plans.append((operation, when, error))
 
+    def end_failures(self) -> None:
+        """Let everything work again."""
+        self._plans.clear()
+
     def kill_next(self, operation: str, *, when: str) -> None:
         """End the caller at the next call of an operation."""
         self._plans.append((operation, when, KeyboardInterrupt()))

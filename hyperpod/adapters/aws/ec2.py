@@ -370,21 +370,20 @@ class Ec2Provider:
     def delete(self, *, keep_folder: bool = False) -> DeleteReport:
         """Remove everything that carries the cluster's tag, in order, and say what could not be removed.
 
-        Machines first, then what only they used. Network, bucket and file systems were not made for one cluster and
-        stay. Safe to repeat.
+        Machines first, then what only they used, and last what the cluster is found by. Network, bucket and file
+        systems were not made for one cluster and stay. Safe to repeat.
         """
         report = DeleteReport()
         machines = [m for m in self._machines() if m.state != "terminated"]
         # The head node first, and surely: its controller would replace the others.
         self._end_all([machine for machine in machines if machine.role is Role.HEAD], report)
         self._end_all([machine for machine in machines if machine.role is not Role.HEAD], report)
-        for template in find_templates(self.aws, self.cluster):
-            identity = str(template["LaunchTemplateId"])
-            _attempt(
-                report,
-                f"launch template {template['LaunchTemplateName']}",
-                partial(self.aws.call, "ec2", "DeleteLaunchTemplate", repeat=True, LaunchTemplateId=identity),
-            )
+        # A head node that could not be ended must not replace the others: it needs their templates. One template stays
+        # to the end, since by it the cluster is found, and so does the folder, in which the machines' keys are.
+        heads = {machine.group for machine in machines if machine.role is Role.HEAD}
+        templates = sorted(find_templates(self.aws, self.cluster), key=lambda t: _group_of(t) in heads)
+        for template in templates[:-1]:
+            self._delete_template(template, report)
         try:
             groups = placement_groups(self.aws, self.cluster)
         except HyperpodError as error:
@@ -393,7 +392,7 @@ class Ec2Provider:
         for name in groups:
             remove = partial(self.aws.call, "ec2", "DeletePlacementGroup", repeat=True, GroupName=name)
             _attempt(report, f"placement group {name}", remove)
-        if not keep_folder:
+        if not report.left and not keep_folder:
             try:
                 names = [entry.name for entry in self.folder.entries()]
                 left = self.folder.delete(names)
@@ -402,8 +401,19 @@ class Ec2Provider:
                     report.removed.append(f"{len(names) - len(left)} objects in {self.folder.uri}")
             except HyperpodError as error:
                 report.left.append(f"{self.folder.uri}: {error.message}")
+        if not report.left:
+            for template in templates[-1:]:
+                self._delete_template(template, report)
+        elif templates:
+            name = templates[-1]["LaunchTemplateName"]
+            report.left.append(f"launch template {name}: kept until the rest is gone, so that this command finds it")
         report.left += self._still_there()
         return report
+
+    def _delete_template(self, template: Mapping[str, Any], report: DeleteReport) -> None:
+        identity = str(template["LaunchTemplateId"])
+        remove = partial(self.aws.call, "ec2", "DeleteLaunchTemplate", repeat=True, LaunchTemplateId=identity)
+        _attempt(report, f"launch template {template['LaunchTemplateName']}", remove)
 
     # --- launching
 
@@ -851,6 +861,10 @@ def on_head_node(config: Mapping[str, Any]) -> Ec2Provider:
     )
     folder = ClusterFolder(aws, str(config["bucket"]), str(config["prefix"]))
     return Ec2Provider(aws, str(config["cluster"]), folder, fence_s=_FENCE_S)
+
+
+def _group_of(template: Mapping[str, Any]) -> str:
+    return tags.tag_map(template.get("Tags")).get(tags.GROUP, "")
 
 
 def _launch_of(slot: Mapping[str, Any]) -> NodeLaunch:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hyperpod.adapters.aws import tags
-from hyperpod.adapters.aws.ec2 import Ec2Provider, on_head_node
+from hyperpod.adapters.aws.ec2 import Ec2Provider, clusters, on_head_node
 from hyperpod.adapters.aws.folder import ClusterFolder, default_prefix
 from hyperpod.adapters.aws.instance_types import InstanceType
 from hyperpod.adapters.aws.launch_template import GroupSettings, find_templates
@@ -619,7 +619,31 @@ def test_deleting_says_what_it_could_not_and_goes_on(provider: Ec2Provider, aws:
 
     assert live(aws) == [ids["worker-2"]]
     assert any(ids["worker-2"] in line for line in report.left)
-    assert find_templates(aws, "demo") == []
+
+
+def test_a_head_node_that_stays_has_nothing_to_replace_others_with(provider: Ec2Provider, aws: AccountAws) -> None:
+    ids = ready(provider)
+    aws.client("ec2").modify_instance_attribute(InstanceId=ids["head-1"], DisableApiTermination={"Value": True})
+
+    provider.delete()
+
+    assert [t["LaunchTemplateName"] for t in find_templates(aws, "demo")] == ["hyperpod.demo.head"]
+    with pytest.raises(NotFound, match="launch template"):
+        provider.replace("worker-1", ids["worker-1"], "repair")
+
+
+@pytest.mark.parametrize("operation", ["TerminateInstances", "DeleteObjects", "DeleteLaunchTemplate"])
+def test_what_was_not_deleted_is_found_by_the_next_try(provider: Ec2Provider, aws: AccountAws, operation: str) -> None:
+    ready(provider)
+    for _ in range(5):
+        aws.fail_next(operation, "UnauthorizedOperation")
+
+    assert provider.delete().left != []
+    assert "demo" in clusters(aws), "without its templates no command would find it again"
+    aws.end_failures()
+    assert provider.delete().left == []
+    assert live(aws) == []
+    assert clusters(aws) == {}
 
 
 def test_a_volume_that_outlives_its_machine_is_named(provider: Ec2Provider, aws: AccountAws) -> None:
