@@ -31,21 +31,15 @@ _BLOCK_BYTES = 16 << 20
 """A JSON document over several lines that is longer than this is not collected."""
 
 
-_WORTH_READING = re.compile(
-    b"|".join(
-        re.escape(word)
-        for word in (
-            b"Xid NVRM GPU nvidia NVIDIA NVSMI NVSwitch NVML knvlink Hardware mce EDAC AER DPC PCIe "
-            b"rror EXT4 XFS BTRFS emount oom emory locked hung_task lockup LOCKUP stall BUG Oops "
-            b"protection panic ustre LBUG nfs ptlrpc lockd NEURON NRT Neuron neuron nrt DMA mlx5 efa "
-            b"ena nvme md/ RAID SATA segfault NETDEV ink BERT CA infiniband nfiniband hca_id Settings "
-            b"NIC /sys/ /proc/ NodeName REASON eason respond reboot STEPD Action: gres/ hyperpod: "
-            b"rolog pilog complete uplicate evice Diagnostic Health -- Linux root=/dev fabric eset "
-            b"index bus_id uuid task Low emapped ECC abric Recovery NMGR TDRV opcode ibpanic IB Cannot "
-            b"netlink data"
-        ).split()
-    )
+_WORDS = (
+    b"Xid NVRM GPU nvidia NVIDIA NVSMI NVSwitch NVML knvlink Hardware mce EDAC AER DPC PCIe rror EXT4 XFS BTRFS "
+    b"emount oom emory locked hung_task lockup LOCKUP stall BUG Oops protection panic ustre LBUG nfs ptlrpc lockd "
+    b"NEURON NRT Neuron neuron nrt DMA mlx5 efa ena nvme md/ RAID SATA segfault NETDEV ink BERT CA infiniband "
+    b"nfiniband hca_id Settings NIC /sys/ /proc/ NodeName REASON eason respond reboot STEPD Action: gres/ hyperpod: "
+    b"rolog pilog complete uplicate evice Diagnostic Health -- Linux root=/dev fabric eset index bus_id uuid task "
+    b"Low emapped ECC abric Recovery NMGR TDRV opcode ibpanic IB Cannot netlink data"
 )
+_WORTH_READING = re.compile(b"|".join(re.escape(word) for word in _WORDS.split()))
 """Every line with a meaning, and every first line of a tool's output, holds one of these. Most lines of a long log
 don't: they are passed over before anything else is done."""
 

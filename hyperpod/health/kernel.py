@@ -69,14 +69,22 @@ class Verdict:
     unless: str = ""
 
 
-# One cheap look that lets ordinary lines pass; every pattern below contains one of these.
-_INTERESTING = re.compile(
-    r"NVRM|nvidia|SXid|Hardware Error|mce: |EDAC|AER: |DPC: |PCIe |[IO] error, dev |um error, dev |Buffer I/O|EXT4-fs|"
-    r"XFS \(|BTRFS|oom-kill:|emory failure: |ut of memory: |locked for more|ung task reports|lockup|LOCKUP|stall|BUG: |"
-    r"BUG at|Oops|: 0000 \[#|protection fault|Kernel panic|Lustre|nfs: |lockd: |NEURON_HW_ERR|[Nn]euron|mlx5_|"
-    r"efa |infiniband |ena |"
-    r"nvme nvme|md/raid|md: |ata\d|segfault|NETDEV|[Ll]ink (?:is )?(?:[Dd]own|DOWN|[Uu]p|UP)"
+# A cheap look at a line's beginning that lets ordinary lines pass: every pattern below begins with one of these …
+_BEGINS = re.compile(
+    r"(?:\[[ \d.]+\] )?"
+    r"(?:NVRM: |nvidia|mce: |EDAC |(?:\{\d+\})?\[Hardware Error|Memory |[Oo]ut of memory|EXT4-fs|XFS \(|BTRFS|"
+    r"blk_update|print_req|end_request|critical medium|I/O error|Buffer I/O|nvme nvme|md[/:]|oom-kill:|INFO: |"
+    r"Future hung|NMI |watchdog: |BUG: |kernel BUG|rcu: |Oops|general protection|invalid opcode|divide error|"
+    r"double fault|stack segment|Kernel panic|Lustre|nfs: |lockd: |mlx5_core |efa |ena |infiniband |NETDEV |"
+    r"neuron:|ata\d|(?:\S+ )?[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])"
 )
+# … or holds one of these.
+_ANYWHERE = ("NEURON_HW_ERR=", "segfault at", "Neuron Driver", "ink is", "ink down", "ink up", "ink D", "ink U")
+
+
+def _says_something(text: str) -> bool:
+    return _BEGINS.match(text) is not None or any(word in text for word in _ANYWHERE)
+
 
 # dmesg's time, where a log was copied from it; the raw record has none.
 _LEAD = r"^(?:\[[ \d.]+\] )?"
@@ -628,8 +636,8 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
     ),
     (
         re.compile(
-            _LEAD + rf"(?:(?:efa|ena) {_BDF}\b|infiniband (?P<ib>{_EFA_NAME}): ).*"
-            r"(?:didn't send any completion for admin cmd|Admin queue is closed|"
+            _LEAD + rf"(?:(?:efa|ena) {_BDF}\b|infiniband (?P<ib>{_EFA_NAME}): )"
+            r".*(?:didn't send any completion for admin cmd|Admin queue is closed|"
             r"[Rr]eset attempt failed|[Rr]eset (?:has )?failed)"
         ),
         _fixed(_CARD_FAILED),
@@ -780,7 +788,7 @@ def explain_benign(text: str) -> tuple[str, str] | None:
 
     The agent passes such lines over; people who read a log want to know why.
     """
-    if not _INTERESTING.search(text):
+    if not _says_something(text):
         return None
     return next(((code, why) for pattern, code, why in _BENIGN if pattern.match(text)), None)
 
@@ -793,7 +801,7 @@ def classify(text: str, *, root_devices: Collection[str] = ()) -> tuple[Verdict,
         root_devices: Devices below the root file system (``sda1``, ``sda``); an error on another one does not
             take the node away from its job, because it may be a scratch disk.
     """
-    if not _INTERESTING.search(text):
+    if not _says_something(text):
         return ()
     for pattern, build in _RULES:
         match = pattern.search(text)

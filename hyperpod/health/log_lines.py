@@ -134,9 +134,12 @@ def parse_log_line(text: str) -> LogLine:
     Args:
         text: A cleaned line.
     """
-    for pattern in (_QUOTE, _POD):
-        text = pattern.sub("", text, count=1)
+    if text[:1] == ">":
+        text = _QUOTE.sub("", text, count=1)
     shipped = ""
+    pod = _POD.match(text) if text.startswith("[pod/") else None
+    if pod:
+        text, shipped = text[pod.end() :], "container"
     cri = _CRI.match(text)
     if cri:
         # Output of a container: what it holds must prove itself.
@@ -156,7 +159,7 @@ def parse_log_line(text: str) -> LogLine:
     outer: tuple[float, str] | None = None
     if wrapped and not _DMESG_ISO.match(text):
         outer = _iso(wrapped["time"])
-        text, shipped = text[wrapped.end() :], "shipped"
+        text, shipped = text[wrapped.end() :], shipped or "shipped"
     line = _styled(text)
     if text[:1].isspace() and not line.style:
         # Copied with an indent; a continuation line has no prefix of its own and keeps its blanks.
