@@ -42,6 +42,13 @@ def check_ec2(
     yield from _check_reservations(block, [group for _, group in groups])
 
 
+def check_reservations_elsewhere(block: HyperpodBlock) -> Iterator[Problem]:
+    """Yield a problem for reservations of EC2 in a cluster that the HyperPod API makes: it cannot use them."""
+    if block.ec2.reservations:
+        text = "the HyperPod API takes no reservations or capacity blocks of EC2; name a training plan: TrainingPlanArn"
+        yield Problem(("Hyperpod", "Ec2", "Reservations"), text)
+
+
 def _check_network(request: Mapping[str, Any], index: int, group: Mapping[str, Any]) -> Iterator[Problem]:
     own = group.get("OverrideVpcConfig")
     network = own if own is not None else request.get("VpcConfig")

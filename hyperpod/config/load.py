@@ -14,7 +14,7 @@ from typing import Any, Final
 from hyperpod.config.block import check_health, parse_block
 from hyperpod.config.checks import check_block, check_groups, check_local, check_request, draft_groups, notes_about
 from hyperpod.config.document import Document, read_document
-from hyperpod.config.ec2 import check_ec2
+from hyperpod.config.ec2 import check_ec2, check_reservations_elsewhere
 from hyperpod.config.lifecycle import local_source
 from hyperpod.config.overrides import (
     BLOCK,
@@ -162,6 +162,8 @@ class _Loading:
         self._report(check_block(block, drafts, groups))
         if provider is Provider.LOCAL:
             self._report(check_local(request, block, drafts, self.base))
+        if provider is Provider.SAGEMAKER:
+            self._report(check_reservations_elsewhere(block))
         if provider is Provider.EC2:
             self._report(check_ec2(request, block, self.parameters.data if self.parameters else None))
         self._raise_if_bad()

@@ -90,3 +90,10 @@ def test_lustre_on_an_image_without_its_client_is_said(mistakes: Mistakes, load_
     (line,) = mistakes(ec2(), parameters=parameters)
     assert "at Hyperpod.Ec2.Image: Debian has no Lustre client" in line
     load_text(ec2(block={"Image": "dlami"}), parameters=parameters)
+
+
+def test_hyperpod_cannot_use_reservations_of_ec2(mistakes: Mistakes) -> None:
+    request = aws_request(Hyperpod={"Provider": "sagemaker", "Ec2": {"Reservations": {"worker": "cr-1"}}})
+
+    (line,) = mistakes(request)
+    assert "at Hyperpod.Ec2.Reservations: the HyperPod API takes no reservations" in line
