@@ -153,8 +153,10 @@ def _print_json(records: Iterable[Record]) -> Counter[Word]:
     """Print one JSON array, a record a line, as they come: a text of any length needs no memory."""
     counts: Counter[Word] = Counter()
     sys.stdout.write("[")
+    before = "\n"
     for record in records:
-        sys.stdout.write(("," if counts.total() else "") + "\n" + json.dumps(record.to_dict()))
+        sys.stdout.write(f"{before}{json.dumps(record.to_dict())}")
+        before = ",\n"
         counts[record.verdict] += 1
     sys.stdout.write("\n]\n" if counts.total() else "]\n")
     return counts

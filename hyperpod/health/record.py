@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -47,7 +47,14 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {**asdict(self), "verdict": self.verdict.value}
+        return {
+            "line": self.line,
+            "check": self.check,
+            "code": self.code,
+            "device": self.device,
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+        }
 
 
 def word_of(severity: Severity, action: Action, whose: Whose) -> Word:
