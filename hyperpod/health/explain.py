@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,7 +18,7 @@ from typing import Protocol
 from hyperpod.health import explain_dcgm, explain_links, explain_slurm, parse_links, parse_nvidia_smi
 from hyperpod.health.explain_gpu import DcgmExplainer, GpuExplainer
 from hyperpod.health.explain_links import LinkExplainer, SysfsExplainer
-from hyperpod.health.explain_log import KERNELISH, LogExplainer
+from hyperpod.health.explain_log import KERNELISH, LogExplainer, of_the_past
 from hyperpod.health.explain_neuron import NeuronExplainer
 from hyperpod.health.explain_slurm import SlurmExplainer
 from hyperpod.health.log_lines import LogLine, Writer, cleaned_line, parse_journal_entry, parse_log_line
@@ -25,6 +26,9 @@ from hyperpod.health.record import Record, Word
 
 _SAMPLE_LINES = 400
 """So many lines are looked at before the first is judged: whether bare lines are the kernel's shows in the others."""
+
+_HELD_RECORDS = 2000
+"""So many records wait for whether the text goes on with a later boot, which makes them records of the past."""
 
 _BLOCK_LINES = 200_000
 _BLOCK_BYTES = 16 << 20
@@ -133,7 +137,10 @@ class _Collector:
 
 
 class Explainer:
-    """Takes lines one by one, gives records. ``explain`` is the loop around it."""
+    """Takes lines one by one, gives records. ``explain`` is the loop around it.
+
+    A record comes out some time after its line: what follows may show that the line is of an earlier boot.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -152,6 +159,7 @@ class Explainer:
         )
         self._current: _Block | None = None
         self._collector: _Collector | None = None
+        self._held: deque[Record] = deque()
 
     def look_at(self, sample: Iterable[str]) -> None:
         """Decide from the text's beginning whether bare lines are the kernel's.
@@ -190,7 +198,20 @@ class Explainer:
         return raw.lstrip()[:1] not in (b"{", b"[") and _WORTH_READING.search(raw) is None
 
     def feed(self, number: int, text: str) -> list[Record]:
-        """Take one cleaned line."""
+        """Take one cleaned line, and return the records that nothing can change any more."""
+        self._held.extend(self._feed(number, text))
+        self._look_back()
+        return [self._held.popleft() for _ in range(len(self._held) - _HELD_RECORDS)]
+
+    def _look_back(self) -> None:
+        """See which of the records that wait are of an earlier boot."""
+        if not self._log.over:
+            return
+        later = dict(self._log.over)
+        self._log.over.clear()
+        self._held = deque(of_the_past(r, later[r.boot]) if r.boot in later else r for r in self._held)
+
+    def _feed(self, number: int, text: str) -> list[Record]:
         if self._collector is not None:
             return self._collect(number, text)
         if not text.strip():
@@ -209,7 +230,8 @@ class Explainer:
             out += self._give_up()
         for explainer in (self._gpu, self._dcgm, self._links, self._sysfs, self._slurm, self._neuron, self._log):
             out += explainer.end()
-        return sorted(out, key=lambda record: record.line)
+        self._look_back()
+        return sorted([*self._held, *out], key=lambda record: record.line)
 
     def _told(self, kind: Kind, number: int, text: str) -> list[Record]:
         if kind is Kind.NVIDIA_SMI:
@@ -335,7 +357,7 @@ class Explainer:
         assert collector is not None
         line = parse_log_line(text) if not text[:1].isspace() and text[:1] not in '{}[]"' else None
         if (line is not None and line.style) or collector.is_too_long:
-            return [*self._give_up(), *self.feed(number, text)]
+            return [*self._give_up(), *self._feed(number, text)]
         if not collector.take(text):
             return []
         self._collector = None

@@ -89,7 +89,7 @@ def _says_something(text: str) -> bool:
 # dmesg's time, where a log was copied from it; the raw record has none.
 _LEAD = r"^(?:\[[ \d.]+\] )?"
 _PCI = (
-    r"(?:PCI:)?(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F]{1,4})?"
+    r"(?:PCI:)?(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F]{1,4})?)"
     r"(?![0-9a-fA-F])"
 )
 _EFA_NAME = r"efa_\d+|rdmap\d+s\d+\w*"
@@ -121,14 +121,18 @@ _COMES_BACK = frozenset(
 """Codes for which a reboot is tried once: the second time asks for another machine."""
 
 
-def _device(pci: str) -> str:
-    """Return the form in which devices are named: four digits of domain, lower case, no function."""
-    *domain, bus, slot = pci.lower().split(":")
-    return f"{domain[0][-4:] if domain else '0000'}:{bus}:{slot}"
+def device_of(pci: str) -> str:
+    """Return the form in which devices are named everywhere, the kernel's own: ``0000:9b:00.0``.
+
+    NVIDIA's lines leave out the function, or the domain, or write either with more digits.
+    """
+    *domain, bus, slot = pci.strip(" .").lower().split(":")
+    slot, _, function = slot.partition(".")
+    return f"{domain[-1][-4:] if domain else '0000'}:{bus}:{slot}.{function[-1:] or '0'}"
 
 
 def _xid(match: re.Match[str]) -> Verdict:
-    code, device = int(match["code"]), _device(match["pci"])
+    code, device = int(match["code"]), device_of(match["pci"])
     rest = _WHO.sub("", match["rest"], count=1)
     known = XIDS.get(code)
     if known is None:
@@ -152,7 +156,9 @@ def _xid(match: re.Match[str]) -> Verdict:
     if 144 <= code <= 150:
         return _nvlink5(verdict, code, rest)
     if code == 45 and (cause := _CAUSED_BY.search(rest)):
-        return replace(verdict, severity=Severity.OK, message=f"{verdict.message} (Xid {cause.group(1)})")
+        # The program's end follows from the other event, which is judged by itself: nothing is counted twice.
+        message = f"{verdict.message}: here Xid {cause.group(1)}, no second event"
+        return replace(verdict, severity=Severity.OK, message=message)
     if code == 94 and (bits := _RESET_BITS.search(rest)) and "Yes" in bits.groups():
         return replace(verdict, message=f"{verdict.message}; the GPU wants a reset after the job")
     return verdict
@@ -231,7 +237,7 @@ def _nvlink5(verdict: Verdict, code: int, rest: str) -> Verdict:
 
 
 def _sxid(match: re.Match[str]) -> Verdict:
-    device, code = _device(match["pci"]), match["code"]
+    device, code = device_of(match["pci"]), match["code"]
     is_fatal = match["word"] == "Fatal"
     message = f"NVSwitch {device} reports SXid {code} ({match['word']}): {match['rest'][:80]}"
     if is_fatal:
@@ -240,13 +246,13 @@ def _sxid(match: re.Match[str]) -> Verdict:
 
 
 def _off_bus(match: re.Match[str]) -> Verdict:
-    device = _device(match["pci"]) if match["pci"] else ""
+    device = device_of(match["pci"]) if match["pci"] else ""
     message = f"GPU {device or '?'} has fallen off the bus"
     return Verdict("Xid79", _F, message, Action.REBOOT, device, again=Action.REPLACE, merges="off the bus")
 
 
 def _no_start(match: re.Match[str]) -> Verdict:
-    device = _device(match["pci"]) if match["pci"] else ""
+    device = device_of(match["pci"]) if match["pci"] else ""
     message = f"GPU {device or '?'} does not start"
     return Verdict("GpuStartFailed", _F, message, Action.REBOOT, device, again=Action.REPLACE, merges="start")
 

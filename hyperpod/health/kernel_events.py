@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hyperpod.core.finding import Action, Severity
-from hyperpod.health.kernel import DAY_S, GPU_NAMED, Verdict, classify
+from hyperpod.health.kernel import DAY_S, GPU_NAMED, Verdict, classify, device_of
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -131,8 +131,7 @@ class KernelEvents:
         """Remember lines that open an event of several records, and read a stack."""
         named = GPU_NAMED.match(line)
         if named:
-            *domain, bus, slot = named["pci"].lower().split(":")
-            self._gpu = (f"{domain[0][-4:] if domain else '0000'}:{bus}:{slot}", at, self._lines)
+            self._gpu = (device_of(named["pci"]), at, self._lines)
         if self._lines - self._lockup_line <= _NAPI_RECORDS and "mlx5" in line and "napi" in line:
             self._lockup_line = -_NAPI_RECORDS - 1
             message = "a CPU is locked up in the network card's driver"

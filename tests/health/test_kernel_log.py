@@ -171,7 +171,20 @@ def test_the_drivers_none_closes_the_gpus_findings_and_no_others() -> None:
         "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.",
         "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
     )
-    assert [f.device for f in log.findings] == ["0000:01:00"]
+    assert [f.device for f in log.findings] == ["0000:01:00.0"]
+
+
+def test_the_drivers_none_closes_the_findings_of_the_gpus_links_too() -> None:
+    log = new_log()
+    feed(
+        log,
+        "NVRM: Xid (PCI:0000:9b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 03 (0x00000000 0x00000000)",
+        "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)",
+    )
+    assert {f.device: f.action for f in log.findings}["0000:9b:00.0 link 3"] is Action.DRAIN
+    none = "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x3 (Drain P2P) to 0x0 (None)"
+    feed(log, none, first=3)
+    assert log.findings == ()
 
 
 def test_the_drivers_last_word_on_its_recovery_action_wins() -> None:
@@ -192,7 +205,7 @@ def test_three_lines_of_one_event_are_one_finding_with_its_gpu() -> None:
         XID79,
         step_s=0.001,
     )
-    assert [(f.code, f.device) for f in log.findings] == [("Xid79", "0000:9b:00")]
+    assert [(f.code, f.device) for f in log.findings] == [("Xid79", "0000:9b:00.0")]
 
 
 def test_a_hung_task_in_the_drivers_module_is_named() -> None:
@@ -263,7 +276,7 @@ def test_a_person_can_clear_a_finding() -> None:
     log = new_log()
     feed(log, XID79)
     assert log.clear("Xid79", "0000:9b:00")
-    assert not log.clear("Xid79", "0000:9b:00")
+    assert not log.clear("Xid79", "0000:9b:00.0")
     assert log.findings == ()
 
 

@@ -168,11 +168,18 @@ class KernelLog:
         if verdict.code != "Xid154" or verdict.severity is not Severity.FATAL:
             return
         for (code, device), event in self._events.items():
-            if device == verdict.device and code.startswith("Xid") and event.finding.severity is Severity.FATAL:
+            is_its = device.partition(" ")[0] == verdict.device
+            if is_its and code.startswith("Xid") and event.finding.severity is Severity.FATAL:
                 event.finding = replace(event.finding, action=verdict.action)
 
     def _close(self, verdict: Verdict) -> bool:
-        closed = [k for k in self._events if k[1] == verdict.device and k[0].startswith(verdict.closes)]
+        # A GPU's links ("0000:9b:00.0 link 3") end with the GPU's trouble.
+        closed = [
+            k
+            for k in self._events
+            if (k[1] == verdict.device or k[1].startswith(f"{verdict.device} link "))
+            and k[0].startswith(verdict.closes)
+        ]
         for key in closed:
             del self._events[key]
         return bool(closed)
@@ -209,8 +216,9 @@ class KernelLog:
         return bool(old)
 
     def clear(self, code: str, device: str = "") -> bool:
-        """End one finding by a person's word."""
-        return self._events.pop((code, device), None) is not None
+        """End one finding by a person's word; a PCI address may be given without its function, as NVIDIA writes it."""
+        named = next((d for d in (device, f"{device}.0") if (code, d) in self._events), device)
+        return self._events.pop((code, named), None) is not None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
