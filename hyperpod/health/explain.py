@@ -15,8 +15,9 @@ from enum import StrEnum
 from itertools import chain, islice
 from typing import Protocol
 
-from hyperpod.health import explain_dcgm, explain_links, explain_raid, explain_slurm, parse_links, parse_nvidia_smi
-from hyperpod.health.explain_gpu import DcgmExplainer, GpuExplainer
+from hyperpod.health import explain_links, explain_raid, explain_slurm, parse_dcgm, parse_links, parse_nvidia_smi
+from hyperpod.health.explain_dcgm import DcgmExplainer
+from hyperpod.health.explain_gpu import GpuExplainer
 from hyperpod.health.explain_links import LinkExplainer, SysfsExplainer
 from hyperpod.health.explain_log import KERNELISH, LogExplainer, of_the_past
 from hyperpod.health.explain_neuron import NeuronExplainer
@@ -281,16 +282,16 @@ class Explainer:
 
     def _auto(self, number: int, text: str) -> list[Record]:
         """Give a line to the explainer that it belongs to."""
-        if _PREFIXED.match(text) and not explain_dcgm.is_lost(text):
+        if _PREFIXED.match(text) and not parse_dcgm.is_lost(text):
             # Most lines of a log: no tool's output begins so.
             line = parse_log_line(text)
             if line.style:
                 return self._leave() + self._log.feed(number, line)
         if parse_nvidia_smi.is_start(text) or text.lstrip().startswith("<nvidia_smi_log"):
             return self._enter(self._gpu, number, text)
-        if explain_dcgm.is_table_start(text):
+        if parse_dcgm.is_table_start(text):
             return self._enter(self._dcgm, number, text)
-        if explain_dcgm.is_lost(text):
+        if parse_dcgm.is_lost(text):
             return self._dcgm.feed(number, text)
         if parse_links.is_start(text) or explain_links.is_failure(text):
             return self._enter(self._links, number, text)
