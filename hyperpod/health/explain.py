@@ -45,7 +45,7 @@ _WORDS = (
     b"nfiniband hca_id Settings NIC /sys/ /proc/ NodeName REASON eason respond reboot STEPD Action: gres/ hyperpod: "
     b"rolog pilog complete uplicate evice Diagnostic Health -- Linux root=/dev fabric eset index bus_id uuid task "
     b"Low emapped ECC abric Recovery NMGR TDRV opcode ibpanic ibwarn iberror IB Cannot netlink data counters: "
-    b"Personalities __CURSOR= ;b="
+    b"Personalities __CURSOR= ;b= Unable Internal journal NFS"
 )
 _WORTH_READING = re.compile(b"|".join([*(re.escape(word) for word in _WORDS.split()), rb"^md\S+ : "]))
 """Every line with a meaning, and every first line of a tool's output, holds one of these. Most lines of a long log

@@ -63,6 +63,8 @@ class _Seen:
 class KernelEvents:
     """The memory that judging one line after the other needs. It stays small whatever is fed.
 
+    ``jobs`` are those that run on the node while lines are fed; empty while that is not known.
+
     Args:
         root_devices: Devices below the root file system.
         overrides: Severity by code, for sites that know better.
@@ -70,6 +72,8 @@ class KernelEvents:
 
     def __init__(self, root_devices: Collection[str] = (), overrides: Mapping[str, Severity] | None = None) -> None:
         self.root_devices = tuple(root_devices)
+        self.jobs: frozenset[int] = frozenset()
+        self._failed: OrderedDict[tuple[str, str, str], tuple[float, frozenset[int]]] = OrderedDict()
         self._overrides = dict(overrides or {})
         self._boot = 0
         self._windows: OrderedDict[tuple[str, str], deque[tuple[float, int]]] = OrderedDict()
@@ -119,7 +123,27 @@ class KernelEvents:
             judged = self._judge(self._completed(verdict, line, at), at)
             if judged is not None:
                 out.append(judged)
+            if verdict.unit and self.jobs and at is not None:
+                out += self._under_another_job(verdict, at)
         return out
+
+    def _under_another_job(self, verdict: Verdict, at: float) -> list[Judged]:
+        """Say when the same unit of a GPU fails under a second job: then it may be no program's fault."""
+        key = (verdict.code, verdict.device, verdict.unit)
+        then, before = self._failed.get(key, (at, self.jobs))
+        is_other = not before & self.jobs and 0 <= at - then <= DAY_S
+        if not is_other and at - then <= DAY_S and before & self.jobs:
+            # The first job stands until it is known to be another, or too long ago.
+            _put(self._failed, key, (at, before & self.jobs))
+            return []
+        _put(self._failed, key, (at, self.jobs))
+        if not is_other:
+            return []
+        where = f"GPU {verdict.device}" + ("" if verdict.unit == verdict.device else f", {verdict.unit}")
+        jobs = f"{_named(before)}, now {_named(self.jobs)}"
+        text = f"{where}: Xid {verdict.code[3:]} again within 24 h under another job ({jobs}): the GPU is suspect"
+        suspect = Verdict("GpuSuspect", Severity.WARN, text, device=verdict.device)
+        return [Judged(suspect, suspect.severity, suspect.action)]
 
     def _classified(self, text: str) -> tuple[Verdict, ...]:
         # Floods repeat one line; it is understood once.
@@ -285,6 +309,10 @@ def _put(memory: OrderedDict[_K, _V], key: _K, value: _V) -> None:
     memory.move_to_end(key)
     while len(memory) > _MOST:
         memory.popitem(last=False)
+
+
+def _named(jobs: Collection[int]) -> str:
+    return ", ".join(str(job) for job in sorted(jobs)[:4])
 
 
 def _span(seconds: float) -> str:

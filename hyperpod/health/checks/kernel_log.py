@@ -23,6 +23,8 @@ from hyperpod.health.kmsg import Position, parse_record
 
 NAME = "kernel_log"
 
+_NOW_S = 60.0
+
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -47,7 +49,7 @@ class _Event:
 
 
 class KernelLog:
-    """The kernel log's part of a node's findings.
+    """The kernel log's part of a node's findings. ``jobs`` are those that run here now, as far as is known.
 
     Args:
         boot_id, instance_id: Stamped on findings; the position of another boot is void.
@@ -92,6 +94,7 @@ class KernelLog:
         self._observe_only = observe_only
         self.position = Position(boot_id)
         self.lines = 0
+        self.jobs: frozenset[int] = frozenset()
         self._events: dict[tuple[str, str], _Event] = {}
 
     def feed(self, raw: str, now: float) -> bool:
@@ -109,6 +112,8 @@ class KernelLog:
         if not record.is_kernels:
             return False
         at = record.at_s or now
+        # Which jobs ran while older lines were written is not known.
+        self._kernel.jobs = self.jobs if now - at < _NOW_S else frozenset()
         changed = False
         for judged in self._kernel.feed(record.text, at):
             changed = self._take(judged, record.text, at) or changed
