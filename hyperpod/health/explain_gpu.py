@@ -183,6 +183,14 @@ def _sram(fact: Fact) -> Record | None:
     return Record(fact.line, "gpu_memory", "SramErrors", fact.device, Word.WARN, sentence(text, note))
 
 
+def _banks(fact: Fact) -> Record | None:
+    found = re.match(r"(\d+)\b", fact.value)
+    if not found or not int(found[1]):
+        return None
+    text = f"{found[1]} banks of its memory have no spare row left: the next error there cannot be repaired"
+    return Record(fact.line, "gpu_memory", "BanksWithoutSpare", fact.device, Word.WARN, text)
+
+
 def _fabric_state(fact: Fact) -> Record | None:
     value = fact.value.lower()
     if value in ("completed", "3") or value in _NOTHING:
@@ -310,6 +318,7 @@ _JUDGES: dict[str, Callable[[Fact], Record | None]] = {
     "sram_threshold": _yes(
         "gpu_memory", "SramThreshold", Word.REPLACE, "its on-chip memory has had too many uncorrected errors"
     ),
+    "banks_none": _banks,
     "ecc_volatile": _ecc,
     "sram_volatile": _sram,
     "hw_slowdown": _yes("gpu_slowdown", "HardwareSlowdown", Word.WARN, "the hardware holds the clocks down", _BUSY),
