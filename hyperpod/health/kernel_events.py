@@ -8,7 +8,7 @@ window is counted there.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -68,9 +68,16 @@ class KernelEvents:
     Args:
         root_devices: Devices below the root file system.
         overrides: Severity by code, for sites that know better.
+        is_needed: Says of a PCI address whether a job needs what is there; None: everything is needed.
     """
 
-    def __init__(self, root_devices: Collection[str] = (), overrides: Mapping[str, Severity] | None = None) -> None:
+    def __init__(
+        self,
+        root_devices: Collection[str] = (),
+        overrides: Mapping[str, Severity] | None = None,
+        is_needed: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._is_needed = is_needed
         self.root_devices = tuple(root_devices)
         self.jobs: frozenset[int] = frozenset()
         self._failed: OrderedDict[tuple[str, str, str], tuple[float, frozenset[int]]] = OrderedDict()
@@ -189,6 +196,9 @@ class KernelEvents:
         if is_before and verdict.code.startswith("HardwareError") and not line.startswith("{"):
             message = "the firmware reports a hardware error of the boot before"
             verdict = Verdict("HardwareErrorBefore", Severity.WARN, message)
+        if verdict.code == "PcieFatal" and self._is_needed is not None and not self._is_needed(verdict.device):
+            message = f"{verdict.message}, a port with nothing below it that a job needs"
+            verdict = Verdict("PcieUncorrected", Severity.WARN, message, device=verdict.device)
         override = self._overrides.get(verdict.code)
         if override is not None:
             action = verdict.action if override is Severity.FATAL else Action.NONE

@@ -9,7 +9,7 @@ in steps of ten times, so that 100,000 lines in a minute are five changes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -56,6 +56,7 @@ class KernelLog:
         booted_at: Start of this boot on the kernel's clock, in seconds.
         wall_clock_zero: The moment that is 0 on the kernel's clock.
         root_devices: Devices below the root file system.
+        is_needed: Says of a PCI address whether a job needs what is there; asked only when a fatal error is logged.
     """
 
     about: ClassVar[About] = About(
@@ -83,13 +84,14 @@ class KernelLog:
         overrides: Mapping[str, str] | None = None,
         limit: int = 64,
         observe_only: bool = False,
+        is_needed: Callable[[str], bool] | None = None,
     ) -> None:
         self._instance_id = instance_id
         self._booted_at = booted_at
         self._zero = wall_clock_zero
         self._forget_s = forget_s
         by_code = {code: Severity[word.upper()] for code, word in (overrides or {}).items()}
-        self._kernel = KernelEvents(root_devices, by_code)
+        self._kernel = KernelEvents(root_devices, by_code, is_needed)
         self._limit = limit
         self._observe_only = observe_only
         self.position = Position(boot_id)
