@@ -47,7 +47,7 @@ _WORDS = (
     b"Low emapped ECC abric Recovery NMGR TDRV opcode ibpanic ibwarn iberror IB Cannot netlink data counters: "
     b"Personalities __CURSOR= ;b= Unable Internal journal NFS"
 )
-_WORTH_READING = re.compile(b"|".join([*(re.escape(word) for word in _WORDS.split()), rb"^md\S+ : "]))
+_WORTH_READING = re.compile(b"|".join(re.escape(word) for word in _WORDS.split()))
 """Every line with a meaning, and every first line of a tool's output, holds one of these. Most lines of a long log
 don't: they are passed over before anything else is done."""
 
@@ -205,7 +205,8 @@ class Explainer:
         is_idle = self._current is None and self._collector is None and self._entry is None
         if not is_idle or self._options.kind not in (Kind.AUTO, Kind.KMSG):
             return False
-        return raw.lstrip()[:1] not in (b"{", b"[") and _WORTH_READING.search(raw) is None
+        # Arrays of /proc/mdstat begin with their names.
+        return raw.lstrip()[:1] not in (b"{", b"[") and raw[:2] != b"md" and _WORTH_READING.search(raw) is None
 
     def feed(self, number: int, text: str) -> list[Record]:
         """Take one cleaned line, and return the records that nothing can change any more."""
