@@ -168,6 +168,7 @@ _WRONG = {
     "cpu_numeric": ("CpuCorrupt", Action.REPLACE),
     "disk_checksum": ("DiskCorrupt", Action.REPLACE),
     "all_reduce": ("CollectiveFailed", Action.NONE),
+    "dcgm": ("DcgmFailure", Action.REBOOT),
 }
 """What a wrong answer of a test means. A wrong product of matrices is ``ComputeCorrupt``: REPLACE."""
 

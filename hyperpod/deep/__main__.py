@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from hyperpod.deep import collective, compute, disk, memory, network
+from hyperpod.deep import collective, compute, dcgm, disk, memory, network
 from hyperpod.deep.result import Line, say
 
 _MOST_MEMORY = 256 << 20
@@ -29,6 +29,8 @@ def stress(seconds: float, folders: list[str], disk_mb: int, matrix: int) -> Non
     say(memory.measure_bandwidth(size, seconds))
     say(compute.check_cpus(sorted(os.sched_getaffinity(0)), seconds))
     for line in compute.check_with_torch(seconds, matrix):
+        say(line)
+    for line in dcgm.check_dcgm():
         say(line)
     for folder in folders:
         for line in disk.check_disk(folder, disk_mb << 20):

@@ -122,6 +122,11 @@ def test_a_wrong_answer_is_a_hard_fact_about_the_machine(test: str, code: str) -
     assert "7 instead of 8" in finding.message
 
 
+def test_a_failed_diagnostic_of_dcgm_asks_for_a_reboot_first() -> None:
+    (finding,) = judge_tests({"worker-1": [Outcome("dcgm", False, detail="GPU 3, pcie: fail")]})["worker-1"]
+    assert (finding.code, finding.severity, finding.action) == ("DcgmFailure", Severity.FATAL, Action.REBOOT)
+
+
 def test_a_failed_all_reduce_accuses_nobody_by_itself() -> None:
     found = judge_tests({n: [Outcome("all_reduce", False, detail="connection closed by peer")] for n in NODES[:4]})
     assert {f.severity for fs in found.values() for f in fs} == {Severity.WARN}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod.deep import compute, disk, memory, network
+from hyperpod.deep import compute, dcgm, disk, memory, network
 from hyperpod.deep.__main__ import main
 from hyperpod.deep.result import Line, parse_lines, repeat
 
@@ -42,6 +42,43 @@ def _broken_memory() -> object:
             super().__setitem__(777, self[777] | 1)
 
     return Stuck
+
+
+def _dcgmi(folder: Path, text: str, status: int = 0) -> str:
+    program = folder / "dcgmi"
+    program.write_text(f"#!/bin/sh\n[ \"$*\" = 'diag -r 1 -j' ] || exit 9\ncat <<'END'\n{text}\nEND\nexit {status}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def _diag(status: str, severity: int = 2) -> str:
+    warnings = [{"error_severity": severity, "warning": "GPU 3 is ill"}] if status != "Pass" else []
+    result = {"entity_group": "GPU", "entity_id": 3, "status": status, "warnings": warnings}
+    return json.dumps(
+        {"DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "software", "results": [result]}]}]}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "expected"),
+    [
+        (_diag("Pass"), 0, (True, False, "")),
+        (_diag("Fail"), 226, (False, False, "GPU 3, software: GPU 3 is ill")),
+        # A setting is no broken part; a tool that failed says nothing.
+        (_diag("Fail", severity=5), 226, (True, False, "GPU 3, software: GPU 3 is ill")),
+        ("Error: unable to establish a connection to the specified host: localhost", 1, (True, True, "DCGM says")),
+        ("{}", 0, (True, True, "DCGM says")),
+    ],
+)
+def test_dcgms_diagnostic_is_believed_only_when_it_is_understood(
+    tmp_path: Path, text: str, status: int, expected: tuple[bool, bool, str]
+) -> None:
+    (line,) = dcgm.check_dcgm(_dcgmi(tmp_path, text, status))
+    assert (line.ok, line.skipped, line.detail[: len(expected[2])]) == expected
+
+
+def test_a_machine_without_dcgm_says_nothing_of_it(tmp_path: Path) -> None:
+    assert dcgm.check_dcgm(str(tmp_path / "dcgmi")) == []
 
 
 def test_processors_compute_the_known_answers() -> None:
