@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from hyperpod.core.finding import Action, Finding, Severity, Whose
+from hyperpod.core.finding import ANY_PEER, Action, Finding, Severity, Whose
 from hyperpod.core.job import BATCH_STEP, EXTERN_STEP, Attempt, ExitCause, TaskExit
 from hyperpod.core.verdict import ELSEWHERE, Evidence, Kind, Method, Verdict
 
@@ -24,9 +24,6 @@ AFTER = timedelta(minutes=5)
 
 SITE_NODES = 3
 """So many nodes with one cause at once are no chance: the site, the switch or the server."""
-
-ANY_PEER = "?"
-"""``Finding.peer`` of a counter that accuses somebody at the other end without saying whom."""
 
 SIMULTANEOUS_S = 1.0
 MOST_EVIDENCE = 12

@@ -39,6 +39,10 @@ class Whose(StrEnum):
     SITE = "site"
 
 
+ANY_PEER = "?"
+"""``Finding.peer`` of a counter that accuses somebody at the other end without saying whom."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing a check believes about one node since one boot.

@@ -191,9 +191,11 @@ def stages(check: Check) -> tuple[str, ...]:
     return tuple(stage for stage, is_one in named.items() if is_one)
 
 
-def warn(check: str, code: str, message: str, *, device: str = "", whose: Whose = Whose.NODE) -> Finding:
-    """Build a finding that a person should look at."""
-    return Finding(check, code, Severity.WARN, message, device=device, whose=whose)
+def warn(
+    check: str, code: str, message: str, *, device: str = "", whose: Whose = Whose.NODE, peer: str = ""
+) -> Finding:
+    """Build a finding that a person should look at; ``peer`` is who is accused instead of this node."""
+    return Finding(check, code, Severity.WARN, message, device=device, whose=whose, peer=peer)
 
 
 def fatal(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperpod.core.attribution import AFTER, ANY_PEER, BEFORE, Witness, attribute
-from hyperpod.core.finding import Action, Finding, Severity, Whose
+from hyperpod.core.attribution import AFTER, BEFORE, Witness, attribute
+from hyperpod.core.finding import ANY_PEER, Action, Finding, Severity, Whose
 from hyperpod.core.job import Attempt, ExitCause
 from hyperpod.core.verdict import Kind, Verdict
 from tests.core.worlds import NOW, ago, attempt, exit_of, fatal, findings, machine

@@ -122,6 +122,8 @@ def _compare(result: Result, expected: dict[str, Any]) -> None:
     for key in ("whose", "action"):
         if key in expected:
             assert [getattr(f, key).value for f in result.findings] == expected[key]
+    if "peer" in expected:
+        assert [f.peer for f in result.findings] == expected["peer"]
     if "deadline" in expected:
         assert [f.deadline.isoformat() if f.deadline else None for f in result.findings] == expected["deadline"]
     if "is_hard" in expected:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from hyperpod.core.finding import Action, Finding
+from hyperpod.core.finding import ANY_PEER, Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import THREE_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting, warn
 from hyperpod.health.links import OUTAGE_WHY, Outages, is_efa
@@ -146,7 +146,8 @@ class EfaCheck:
         if sum(errors.values()) > self.peer_limit:
             what = ", ".join(f"{count} {counter}" for counter, count in errors.items())
             text = f"{device}: a peer does not answer as it should ({what} within five minutes)"
-            out.append(warn(NAME, "EfaPeerErrors", text, device=f"{device} peer"))
+            # Held against the others of the job: this node is the one that noticed.
+            out.append(warn(NAME, "EfaPeerErrors", text, device=f"{device} peer", peer=ANY_PEER))
         return out
 
 
