@@ -103,7 +103,11 @@ def _undrain(world: World, args: Mapping[str, Any]) -> str:
 def _clear(world: World, args: Mapping[str, Any]) -> str:
     node = _node(world, args)
     check, code, device = (str(args.get(key) or "") for key in ("check", "code", "device"))
-    found = [f for f in node.findings if (f.check, f.code) == (check, code) and device in ("", f.device)]
+    found = [
+        f
+        for f in node.findings
+        if (f.check, f.code) == (check, code) and f.device in (f"{device}.0", device or f.device)
+    ]
     if not found:
         open_now = ", ".join(f"{f.check}/{f.code}" for f in node.findings) or "none"
         raise NotFound(

@@ -273,7 +273,7 @@ def _error(fact: Fact) -> Record | None:
 
 def _mismatch(fact: Fact) -> Record:
     text = "the node's own library and its driver are of different versions: a reboot loads the new driver"
-    return Record(fact.line, "gpu_driver", "DriverMismatch", "", Word.REBOOT, text)
+    return Record(fact.line, "gpu_driver", "LibraryMismatch", "", Word.REBOOT, text)
 
 
 def _init(fact: Fact) -> Record | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from hyperpod.core.finding import Action, Severity
+from hyperpod.core.finding import Action, Severity, Whose
 from hyperpod.health.kernel import DAY_S, GPU_NAMED, Verdict, classify, device_of
 
 _K = TypeVar("_K")
@@ -29,7 +29,11 @@ _STACK_S = 2.0
 _STACK_LINES = 40
 """A hung task's stack follows its headline this closely."""
 
-_STACK_MODULES = {"[nvidia]": "Nvidia", "[lustre]": "Lustre", "[nfs]": "Nfs", "[ptlrpc]": "Lustre"}
+_STACK_MODULES = {
+    **dict.fromkeys(("[nvidia]", "[nvidia_uvm]"), "Nvidia"),
+    **dict.fromkeys(("[lustre]", "[ptlrpc]", "[osc]", "[mdc]", "[obdclass]"), "Lustre"),
+    **dict.fromkeys(("[nfs]", "[nfsv3]", "[nfsv4]", "[sunrpc]"), "Nfs"),
+}
 
 _NAPI_RECORDS = 150
 """A soft lockup within the network driver shows itself this many records later at most."""
@@ -171,9 +175,10 @@ class KernelEvents:
         if self._hung[0] and self._is_close(at, self._hung[1], self._hung[2], _STACK_S, _STACK_LINES):
             for module, code in _STACK_MODULES.items():
                 if module in line:
-                    verdict = Verdict(
-                        f"HungTask{code}", Severity.WARN, f"{self._hung[0]}, in the module {module.strip('[]')}"
-                    )
+                    # What waits for a file server is the server's, whichever node the task is on.
+                    whose = Whose.NODE if code == "Nvidia" else Whose.SITE
+                    text = f"{self._hung[0]}, in the module {module.strip('[]')}"
+                    verdict = Verdict(f"HungTask{code}", Severity.WARN, text, whose=whose)
                     self._hung = ("", None, 0)
                     return [Judged(verdict, Severity.WARN, Action.NONE)]
         return []

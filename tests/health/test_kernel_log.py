@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod.core.finding import Action, Severity
+from hyperpod.core.finding import Action, Severity, Whose
 from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.kmsg import Position, Record, parse_record
 
@@ -208,16 +208,21 @@ def test_three_lines_of_one_event_are_one_finding_with_its_gpu() -> None:
     assert [(f.code, f.device) for f in log.findings] == [("Xid79", "0000:9b:00.0")]
 
 
-def test_a_hung_task_in_the_drivers_module_is_named() -> None:
+@pytest.mark.parametrize(
+    ("module", "code", "whose"),
+    [
+        ("nvidia", "HungTaskNvidia", Whose.NODE),
+        ("nvidia_uvm", "HungTaskNvidia", Whose.NODE),
+        ("nfsv4", "HungTaskNfs", Whose.SITE),
+        ("ptlrpc", "HungTaskLustre", Whose.SITE),
+        ("ext4", "HungTask", Whose.NODE),
+    ],
+)
+def test_a_hung_task_is_its_that_the_stack_names(module: str, code: str, whose: Whose) -> None:
     log = new_log()
-    feed(
-        log,
-        "INFO: task python:77 blocked for more than 122 seconds.",
-        "Call Trace:",
-        " rpc+0x1/0x2 [nvidia]",
-        step_s=0.01,
-    )
-    assert codes(log) == ["HungTask WARN", "HungTaskNvidia WARN"]
+    headline = "INFO: task python:77 blocked for more than 122 seconds."
+    feed(log, headline, "Call Trace:", f" rpc+0x1/0x2 [{module}]", step_s=0.01)
+    assert [(f.code, f.severity, f.whose) for f in log.findings] == [(code, Severity.WARN, whose)]
 
 
 def test_a_line_of_another_moment_is_no_part_of_the_stack() -> None:

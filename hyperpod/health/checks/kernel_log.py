@@ -127,6 +127,9 @@ class KernelLog:
             return self._close(verdict)
         if verdict.code == "LinkUp":
             return False
+        if verdict.code.startswith("HungTask") and verdict.code != "HungTask":
+            # The stack has told what it waits for: that says more than the headline before it.
+            self._events.pop(("HungTask", ""), None)
         key = (verdict.code, verdict.device)
         event = self._events.get(key)
         if event is None:
