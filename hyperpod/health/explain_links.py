@@ -256,7 +256,7 @@ def _pci(fact: Fact, rise: int | None) -> list[Record] | None:
     total = re.match(r"TOTAL_ERR_FATAL (\d+)", fact.value)
     if found["name"] == "aer_dev_fatal" and total and int(total[1]):
         why = f"{total[1]} fatal PCIe errors in this boot; which part it is, is not in the text"
-        return [Record(fact.line, "pcie", "PcieFatal", found["bdf"], Word.REBOOT, why)]
+        return [Record(fact.line, "kernel_log", "PcieFatal", found["bdf"], Word.REBOOT, why)]
     return []
 
 

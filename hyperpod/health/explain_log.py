@@ -280,7 +280,7 @@ class LogExplainer:
             why = f"error {found['code']} of an NVSwitch, not fatal"
             return [Record(number, "fabric_manager", code, device, Word.WARN, why)]
         if _TOPOLOGY.search(text):
-            why = "the NVSwitches that were found fit no known machine: one is missing"
+            why = "the NVSwitches that were found fit no known machine: one is missing; the fabric manager ends"
             return [Record(number, "fabric_manager", "TopologyMismatch", "", Word.REBOOT, why)]
         if _NO_SWITCH.search(text):
             why = "this machine has no NVSwitch: no fault"

@@ -23,6 +23,7 @@ _STATUS = re.compile(
 _RUNTIME = re.compile(r"nrt|NRT|[Nn]euron|NEURON|\bNMGR:|\bTDRV:")
 _NAME = re.compile(r"\bNRT_[A-Z_]+\b")
 _DEVICE = re.compile(r"\bn(?:euron_device|d) ?[=:]? ?(?P<nd>\d+)\b")
+_JOBS_LOG = "from a job's log, which the agent does not read: it goes by the device's own counters"
 _PROGRAMS = {1002: "bad input", 1003: "numerical error", 1004: "execution error", 1006: "access out of bounds"}
 
 
@@ -140,7 +141,7 @@ class NeuronExplainer:
         if known is None or (status == 5 and not names and "execut" not in text.lower()):
             return []
         word = word_of(known.severity, known.action, known.whose)
-        why = sentence(f"the runtime's status {status} ({known.name}): {known.accuses}", known.needs)
+        why = sentence(f"the runtime's status {status} ({known.name}): {known.accuses}", known.needs, _JOBS_LOG)
         return [Record(number, "neuron_runtime", f"Nrt{status}", name, word, why)]
 
     def end(self) -> list[Record]:

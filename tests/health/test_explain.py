@@ -14,7 +14,8 @@ from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.explain import Explainer, Kind, Options, explain
 from hyperpod.health.log_lines import Writer, cleaned_line, parse_log_line
 from hyperpod.health.record import Word
-from tests.health.labelled import flood
+from hyperpod.health.registry import codes, is_code
+from tests.health.labelled import flood, load
 
 XID79 = "[ 1234.567890] NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus."
 
@@ -154,3 +155,18 @@ def test_a_long_line_and_bad_bytes_do_not_trouble_the_agent() -> None:
     assert log.feed(f"3,1,1000,-;{bad}\n", 1.0)
     assert len(log.findings[0].evidence) <= 300
     assert _size(log) < 3_000_000
+
+
+_OF_OTHERS = {"fabric_manager", "neuron_runtime", "slurm_log", "slurm_reason", "sysfs"}
+"""What the controller judges, or what only a person reads."""
+
+_OF_TEXT = {"ToolFailed", "HostEngineLost", "FanUnread", "NeuronProgramErrors"}
+"""What a text may say and a check sees otherwise: the tool itself failed, or a program."""
+
+
+def test_what_asks_for_something_has_a_code_of_the_agents_check() -> None:
+    for entry in load():
+        for record in explain(entry.text.splitlines(keepends=True), entry.options):
+            if record.verdict is Word.OK or record.check in _OF_OTHERS or record.code in _OF_TEXT:
+                continue
+            assert is_code(record.code, codes(record.check)), f"{entry.name}: {record.check}/{record.code}"
