@@ -51,6 +51,9 @@ demo-aws: setup ## the same on EC2, without an account: a simulated one whose in
 bench: setup ## measure recovery and overheads; raw data in bench-results/
 	$(PY) -m tools.bench
 
+bench-health: setup ## measure how fast faults are known and what the watching costs, on 16 nodes (40 minutes)
+	$(PY) -m tools.bench.health
+
 plugin: ## build the SPANK plugin for the Slurm headers of this machine
 	$(MAKE) -C spank_plugin
 
@@ -71,4 +74,4 @@ clean: ## remove build products (clusters are removed with hyperpod delete-clust
 	$(MAKE) -C spank_plugin clean
 	rm -rf .mypy_cache .ruff_cache .pytest_cache build *.egg-info
 
-.PHONY: help setup fmt lint test test-fast test-e2e demo demo-aws bench plugin plugin-test docs cov deflake clean
+.PHONY: help setup fmt lint test test-fast test-e2e demo demo-aws bench bench-health plugin plugin-test docs cov deflake clean

@@ -6,7 +6,9 @@ nothing else. The thread knows frames, not what they mean. Connections are retri
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import queue
 import select
 import socket
@@ -85,6 +87,9 @@ class Link:
         self._trusted = frozenset(trusted)
         self._on_event = on_event
         self._queue: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        self._sending = threading.Lock()
+        self._sock: socket.socket | None = None
+        self._rest = b""
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -102,9 +107,33 @@ class Link:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message on the present connection; it is lost when that ends. Never blocks."""
-        if self._queue.qsize() < QUEUE_LIMIT:
+        if self._queue.qsize() < QUEUE_LIMIT and not self._sent_at_once(message):
             self._queue.put(message)
             self._wake()
+
+    def _sent_at_once(self, message: Mapping[str, Any]) -> bool:
+        """Send a heartbeat if nothing is before it and the thread is not sending; return whether it is seen to."""
+        if message.get("type") != HEARTBEAT or not self._queue.empty() or not self._sending.acquire(blocking=False):
+            return False
+        try:
+            if self._sock is None or self._sealed is None or self._rest:
+                return False
+            frame = pack_sealed(message, self._sealed.seal)
+            try:
+                # The descriptor does not block, whatever time-out Python keeps for it.
+                sent = os.write(self._sock.fileno(), frame)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                # The thread finds the end of the connection by itself.
+                return True
+            # Its seal is counted, so the rest of it must go out, before anything else.
+            self._rest = frame[sent:]
+        finally:
+            self._sending.release()
+        if self._rest:
+            self._wake()
+        return True
 
     def reset(self) -> None:
         """Give up the present connection and make a new one."""
@@ -141,12 +170,17 @@ class Link:
                 if sock.family != socket.AF_UNIX:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._drop_queue()
+                sock.setblocking(False)
+                self._sock = sock
                 self._on_event(Connected())
                 try:
                     self._serve(sock)
                     why = "closed by us"
                 except (HyperpodError, OSError) as error:
                     why = str(error)
+                finally:
+                    with self._sending:
+                        self._sock, self._sealed, self._rest = None, None, b""
             self._on_event(Lost(None, why))
             # Something else may listen there; only a controller that has spoken is tried again soon.
             failures = 1 if self._is_heard else failures + 1
@@ -172,23 +206,38 @@ class Link:
 
     def _serve(self, sock: socket.socket) -> None:
         buffer = bytearray()
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        woken = self._wake_read.fileno()
         while True:
-            readable, _, _ = select.select([sock, self._wake_read], [], [])
-            if self._wake_read in readable:
+            ready = [descriptor for descriptor, _ in poll.poll()]
+            if woken in ready:
                 self._drain_wake()
+                self._send(sock, None)
                 while not self._queue.empty():
                     self._send(sock, self._queue.get_nowait())
                 if self._is_stopping or self._must_reset:
                     return
-            if sock in readable:
-                sock.settimeout(0.0)
-                data = sock.recv(65536)
-                if not data:
-                    raise ConnectionLost("the controller closed the connection")
+            if sock.fileno() in ready:
+                data = b""
+                with contextlib.suppress(BlockingIOError):
+                    data = os.read(sock.fileno(), 65536)
+                    if not data:
+                        raise ConnectionLost("the controller closed the connection")
                 buffer += data
                 self._take_frames(buffer)
 
-    def _send(self, sock: socket.socket, message: Mapping[str, Any]) -> None:
+    def _send(self, sock: socket.socket, message: Mapping[str, Any] | None) -> None:
+        """Send the rest of a heartbeat, if there is one, and then a message, if there is one."""
+        with self._sending:
+            if self._rest:
+                send_packed(sock, self._rest, SEND_TIMEOUT_S)
+                self._rest = b""
+            if message is not None:
+                self._send_message(sock, message)
+
+    def _send_message(self, sock: socket.socket, message: Mapping[str, Any]) -> None:
         try:
             if message.get("type") == HELLO:
                 # Root alone may read the key; the controller is root.

@@ -332,7 +332,7 @@ class Mind:
             return
         self._sequence += 1
         why = self.why_not_ready
-        inventory = self.runner.inventory()
+        inventory, told = self.runner.inventory(), self._told_inventory
         beat = Heartbeat(
             node=self._settings.node,
             instance_id=self._settings.instance_id,
@@ -345,7 +345,7 @@ class Mind:
             agent_version=__version__,
             # First the quick look, then the long one: a node that fails it needs no burn-in.
             wants=self.deep.wants if self._is_ready else (),
-            inventory=inventory if inventory != self._told_inventory else None,
+            inventory=None if inventory is told or inventory == told else inventory,
         )
         self._told_inventory = inventory
         self._sent[self._sequence] = (now, beat.sent_at)

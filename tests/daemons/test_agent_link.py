@@ -133,10 +133,40 @@ def test_a_wrong_seal_ends_the_connection_and_the_next_has_another_key(stage: St
         assert sealed.seal.wrap(b"") != Seal(bytes.fromhex(key), is_agent=False).wrap(b"")
 
 
+def test_everything_arrives_whole_and_in_step_when_the_controller_reads_slowly(stage: Stage) -> None:
+    with stage.accept() as controller:
+        sealed = _agree(stage, controller)
+        # Larger than what a socket takes at once, so that a heartbeat is cut while others are wanted.
+        filler = "x" * 150_000
+        for number in range(20):
+            kind = "task_exit" if number % 5 == 4 else "heartbeat"
+            stage.link.send({"type": kind, "n": number, "filler": filler})
+        found = [_receive(controller, stage, sealed).message for _ in range(20)]
+        assert sorted(m["n"] for m in found) == list(range(20))
+        assert all(m["filler"] == filler for m in found)
+
+
+def test_a_heartbeat_for_a_controller_that_is_gone_is_no_error(stage: Stage) -> None:
+    controller = stage.accept()
+    _agree(stage, controller)
+    controller.close()
+    stage.link.send({"type": "heartbeat"})
+    assert isinstance(stage.next(), Lost)
+
+
 def _receive(sock: socket.socket, stage: Stage, sealed: Sealed) -> Frame:
     sock.settimeout(WAIT_S)
-    length = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
-    return unpack(sock.recv(length, socket.MSG_WAITALL), stage.signer, sealed)
+    length = int.from_bytes(_exactly(sock, 4), "big")
+    return unpack(_exactly(sock, length), stage.signer, sealed)
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = sock.recv(size - len(data))
+        assert part
+        data += part
+    return data
 
 
 def test_messages_of_the_controller_come_as_events(stage: Stage) -> None:

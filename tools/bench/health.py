@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,7 @@ def detection(cluster: Bench, n: int) -> list[Measure]:
         written.append((node, began, end, load()))
         console.print(f"detection {index + 1}/{n}: {node} {1000 * (end - began):.0f} ms (load {load()})")
         cluster.head("hyperpod", "clear", node, "kernel_log/Xid79", "--reason", "the next measurement")
-        cluster.wait("the drain to be lifted", lambda m=node: _is_open(cluster, m), 30)
+        cluster.wait("the drain to be lifted", partial(_is_open, cluster, node), 30)
     cluster.head("scancel", str(job))
     return _staged(cluster, started, written)
 
@@ -250,7 +251,7 @@ def agent(cluster: Bench, minutes: float) -> list[Measure]:
     for node in nodes:
         cluster.hyperpod("inject", "gpus", node, str(GPUS), "--cluster", cluster.name)
     for node in nodes:
-        cluster.wait("the GPUs to be seen", lambda m=node: _runs(cluster, m).get("gpu_recovery"), 60)
+        cluster.wait("the GPUs to be seen", partial(_has_seen_gpus, cluster, node), 60)
     # Steady: every check has run, and what Python loads on first use is there.
     time.sleep(150)
     pids = {node: cluster.agent_pid(node) for node in nodes}
@@ -283,6 +284,10 @@ def agent(cluster: Bench, minutes: float) -> list[Measure]:
     started = Measure("processes started by the agent", "a minute", goal="0", note="execve, vfork, fork: strace, 2 min")
     started.values = [_started(cluster, nodes[1], 120)]
     return [cpu, children, memory, started, *PUBLISHED[:2]]
+
+
+def _has_seen_gpus(cluster: Bench, node: str) -> bool:
+    return _runs(cluster, node).get("gpu_recovery", 0) > 0
 
 
 def _runs(cluster: Bench, node: str) -> dict[str, int]:
@@ -517,7 +522,7 @@ def flood(cluster: Bench, lines: int, n: int) -> list[Measure]:
         gap.raw.append({"node": node, "gap_s": gap.values[-1], "drained": end, "load": load()})
         console.print(f"flood {index + 1}/{n}: {node} gap {gap.values[-1]:.2f} s (load {load()})")
         cluster.head("hyperpod", "clear", node, "kernel_log/Xid79", "--reason", "the next measurement", check=False)
-        cluster.wait("the drain to be lifted", lambda m=node: _is_open(cluster, m), 30)
+        cluster.wait("the drain to be lifted", partial(_is_open, cluster, node), 30)
     cluster.head("scancel", str(job))
     return [gap, calm, drained]
 
