@@ -62,12 +62,14 @@ Hyperpod:
 """
 
 PUBLISHED = (
-    Measure("NHC 1.4.3, one pass of 14 checks", "ms CPU", [59.0], note="published figure, a pass each 5 min is usual"),
-    Measure("GCM health_checks 0.0.2, one check", "ms CPU", [395.0], note="published figure, one process a check"),
+    Measure(
+        "NHC 1.4.3, one pass of 14 checks", "ms CPU", [59.0], note="known before, not of this run; each 5 min is usual"
+    ),
+    Measure("GCM health_checks 0.0.2, one check", "ms CPU", [395.0], note="known before, not of this run"),
     Measure("gpud: an Xid line until it is shown", "s", [30.0], note="published: state is updated each 30 s"),
     Measure("GCM and NHC: until the next look", "s", [300.0], note="published interval; a fault waits half of it"),
 )
-"""What others say of themselves. None of them is a package of Debian 13 or runs without its own set-up."""
+"""Others' figures: measured on such a machine before, or published. NHC is no package of Debian or PyPI."""
 
 
 class Bench(Cluster):
