@@ -778,3 +778,32 @@ def test_the_controllers_word_has_the_clusters_files_fetched(stage: Stage) -> No
     stage.tell(type="fetch_files")
 
     assert stage.actions.fetches == 1
+
+
+def test_a_calm_agent_starts_checks_with_its_heartbeat_and_one_that_is_not_ready_at_once(stage: Stage) -> None:
+    stage.connect()
+    stage.tick(0.4)
+    for check in ("munge", "plugin", "cpu_count"):
+        assert not stage.mind.is_calm
+        stage.finish(check)
+    stage.tick()
+    assert stage.mind.is_calm
+    due = stage.mind.runner.next_deadline()
+    assert due is not None
+    for _ in range(100):
+        wake = stage.mind.next_wake(stage.now)
+        if wake > due:
+            break
+        # A little late each time, as everywhere, so that heartbeats and checks are out of step.
+        stage.tick(wake - stage.now + 0.01)
+    assert due < wake <= due + 1.0
+
+
+def test_an_agent_that_is_asked_for_a_quick_check_is_not_calm_until_it_has_answered(stage: Stage) -> None:
+    stage.connect()
+    stage.tick()
+    for check in ("munge", "plugin", "cpu_count"):
+        stage.finish(check)
+    assert stage.mind.is_calm
+    stage.tell(type="quick_check", id="7:0")
+    assert not stage.mind.is_calm
