@@ -159,6 +159,7 @@ class Loop:
         if now - self._expired_at > 5.0:
             self._expired_at = now
             self._server.expire(now)
+        self._workers.hurry()
         self._guarded(lambda: self.mind.on_tick(now, self._host.now(), self._host.uptime_s(), time.monotonic()))
 
     def _wait(self, timeout_s: float) -> bool:
@@ -288,7 +289,8 @@ class Loop:
             is_well = isinstance(result, Result) and not result.findings and not result.why_not_ready
             return not (is_well and self.mind.is_calm)
 
-        self._workers.start(f"check {check.name}", lambda: check.run(ports), done, is_urgent)
+        name = f"check {check.name}"
+        self._workers.start(name, lambda: check.run(ports), done, is_urgent, is_patient=self.mind.is_calm)
 
     def find_user_checks(self) -> None:
         def done(found: object) -> None:

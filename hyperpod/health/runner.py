@@ -22,6 +22,9 @@ CHECK_FAILED = "CheckFailed"
 _FAST_S = 1.0
 """Basic checks that have not passed yet are repeated this often, so that a booting node is ready soon."""
 
+_EARLY = 0.1
+"""A check may start by this share of its interval before its time, together with others."""
+
 _SPREAD = 0.618034
 """First runs are spread over each check's interval by this share, so that they do not all fall on one moment."""
 
@@ -41,6 +44,11 @@ class _Slot:
     last: Result | None = None
     inventory: Mapping[str, str] = field(default_factory=dict)
     has_passed: bool = False
+
+    @property
+    def early_s(self) -> float:
+        """So much before its time it may start when others do."""
+        return _EARLY * self.check.interval_s if self.runs else 0.0
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,11 @@ class Runner:
         """
         if self._is_early(now):
             return ()
-        return self._start([s for s in self._slots.values() if s.next_at <= now], now)
+        slots = self._slots.values()
+        if any(s.next_at <= now and s.started_at is None for s in slots):
+            # What would be due soon goes with it: an agent that is awake does more work for its money.
+            return self._start([s for s in slots if s.next_at <= now + s.early_s], now)
+        return ()
 
     def force(self, names: Collection[str], now: float, *, gap_s: float = 0.0) -> tuple[tuple[Check, int], ...]:
         """Start the named checks now, whatever their rhythm; those that are running already are left out.

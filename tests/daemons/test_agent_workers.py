@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hyperpod.agent.workers import MOST_IDLE, Workers
+from hyperpod.agent.workers import MOST_IDLE, PATIENCE_S, Workers
 
 WAIT_S = 5.0
 
@@ -18,11 +18,15 @@ class Stage:
 
     def __init__(self) -> None:
         self.delivered: queue.SimpleQueue[tuple[Callable[[], None], bool]] = queue.SimpleQueue()
-        self.workers = Workers(lambda event, urgent: self.delivered.put((event, urgent)))
+        self.now = 100.0
+        self.workers = Workers(lambda event, urgent: self.delivered.put((event, urgent)), lambda: self.now)
         self.results: list[object] = []
 
     def start(self, work: Callable[[], object], is_urgent: Callable[[object], bool] = lambda r: True) -> None:
         self.workers.start("test", work, self.results.append, is_urgent)
+
+    def start_patient(self, work: Callable[[], object]) -> None:
+        self.workers.start("test", work, self.results.append, is_patient=True)
 
     def take(self) -> bool:
         """Run the next delivery and return whether it was urgent."""
@@ -84,3 +88,59 @@ def test_many_pieces_at_once_leave_few_threads(stage: Stage) -> None:
     for thread in [t for t in threading.enumerate() if t.name == "test"][MOST_IDLE + 20 :]:
         thread.join(WAIT_S)
     assert len(stage.results) == 20
+
+
+def test_patient_work_is_done_by_one_thread_in_its_order(stage: Stage) -> None:
+    for number in range(20):
+        stage.start_patient(lambda n=number: (n, threading.get_ident()))  # type: ignore[misc]
+    for _ in range(20):
+        stage.take()
+    assert [result[0] for result in stage.results] == list(range(20))  # type: ignore[index]
+    assert len({result[1] for result in stage.results}) == 1  # type: ignore[index]
+
+
+def test_patient_work_behind_a_piece_that_hangs_is_done_by_another_thread(stage: Stage) -> None:
+    begun, end = threading.Event(), threading.Event()
+    stage.start_patient(lambda: (begun.set(), end.wait(WAIT_S))[1])
+    stage.start_patient(lambda: "behind")
+    assert begun.wait(WAIT_S)
+    stage.now += PATIENCE_S / 2
+    stage.workers.hurry()
+    assert stage.delivered.empty()
+    stage.now += PATIENCE_S
+    stage.workers.hurry()
+    stage.take()
+    stage.start_patient(lambda: "later")
+    stage.take()
+    end.set()
+    stage.take()
+    assert stage.results == ["behind", "later", True]
+
+
+def test_a_thread_that_was_given_up_ends_when_its_piece_comes_back(stage: Stage) -> None:
+    begun, end = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def hang() -> None:
+        threads.append(threading.current_thread())
+        begun.set()
+        end.wait(WAIT_S)
+
+    stage.start_patient(hang)
+    assert begun.wait(WAIT_S)
+    stage.now += PATIENCE_S
+    stage.workers.hurry()
+    end.set()
+    stage.take()
+    threads[0].join(WAIT_S)
+    assert not threads[0].is_alive()
+
+
+def test_patient_work_keeps_nobody_else_waiting(stage: Stage) -> None:
+    end = threading.Event()
+    stage.start_patient(lambda: end.wait(WAIT_S))
+    stage.start(lambda: "at once")
+    stage.take()
+    end.set()
+    stage.take()
+    assert stage.results == ["at once", True]
