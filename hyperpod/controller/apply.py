@@ -21,6 +21,7 @@ from hyperpod.core.job import JobStatus
 from hyperpod.core.messages import FETCH_FILES, KILL_JOB, PEER_LOST
 from hyperpod.core.node import Availability, DrainOwner, RepairStatus, owner_of_reason, parse_admin_action
 from hyperpod.core.plan import Plan
+from hyperpod.core.repair import is_before_first_job
 from hyperpod.core.stopped_spares import CAUSE as SPARE_CAUSE
 from hyperpod.errors import HyperpodError, NotFound, ProviderError, SlurmError
 from hyperpod.ports.slurm import NodeState
@@ -187,7 +188,9 @@ def _warn_peers(world: World, node: str) -> None:
 
 def _drain(world: World, action: do.DrainNode) -> None:
     state = _state(world, action.node)
-    if state.is_drained and _owner(state) in (DrainOwner.PERSON, DrainOwner.OURS):
+    owner = _owner(state)
+    is_ours = owner is DrainOwner.OURS and not is_before_first_job(state.reason)
+    if state.is_drained and (owner is DrainOwner.PERSON or is_ours):
         return
     world.slurm.drain(action.node, action.reason)
     _event(world, "NodeDrained", action.reason, node=action.node)

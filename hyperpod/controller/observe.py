@@ -264,6 +264,8 @@ def _node(
         agent_instance_id=word.instance_id if is_same else "",
         boot_id=word.boot_id if is_same else "",
         is_ready=word.is_ready and is_same and word.said_goodbye_at is None,
+        owes_deep=word.owes_deep and is_same,
+        waits_for_deep=bool(word.wants) and is_same,
         is_reachable=word.is_reachable,
         reachable_at=word.reachable_at,
         closed=tuple(f for _, f in word.closed) if is_same else (),

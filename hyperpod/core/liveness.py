@@ -21,6 +21,8 @@ SHUTDOWN_CAUSE = "node/Shutdown"
 
 RETURNED_CAUSE = "node/Returned"
 
+FIRST_CHECK_CAUSE = "deep/BeforeFirstJob"
+
 OFFENDER_CAUSE = "offender/RepeatOffender"
 
 AGREED_CAUSE = "attribution/TwoMethodsAgree"

@@ -189,6 +189,8 @@ class NodeView:
         agent_instance_id: The machine that the agent says it is.
         boot_id: The boot that the agent says it is in.
         is_ready: The agent has passed its basic checks since its boot, with the plugin loaded.
+        owes_deep: Deep checks of it must end before this boot's first job, whether they can begin yet or not.
+        waits_for_deep: It has passed its basic checks, and waits for those.
         is_reachable: Second opinion (slurmd's port, ssh, provider): True, False, or None when not asked.
         reachable_at: When that opinion was formed.
         findings: Open findings of this machine and boot.
@@ -220,6 +222,8 @@ class NodeView:
     agent_instance_id: str = ""
     boot_id: str = ""
     is_ready: bool = False
+    owes_deep: bool = False
+    waits_for_deep: bool = False
     is_reachable: bool | None = None
     reachable_at: datetime | None = None
     findings: tuple[Finding, ...] = ()
