@@ -31,6 +31,10 @@ class Action(StrEnum):
     REQUEUE = "Requeue"
 
 
+ANY_PEER = "?"
+"""``Finding.peer`` of a counter that accuses somebody at the other end without saying whom."""
+
+
 class Whose(StrEnum):
     """Whose fault a finding is; printed in drain reasons."""
 
