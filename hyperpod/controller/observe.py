@@ -94,6 +94,7 @@ def observe(world: World) -> Snapshot:
     now = world.clock.now()
     try:
         world.ledger.look(nodes, now)
+        world.exclusions.look(views, records, nodes, now)
     except StoreError as error:
         # Repairs go on without the account of old faults.
         world.repeats.warning(log, ("silent", "ledger"), now, _SILENT, "ledger", error)
