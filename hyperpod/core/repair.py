@@ -621,7 +621,8 @@ def _rebooting(
     if is_off or now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
         return _start_machine_action(replace(repair, action=Action.REPLACE), now), [], timedelta(0)
     again = do.RebootInstance(repair.message, node.name, repair.instance_id, repair.since)
-    return [again], [Note("Rebooting", _progress(node, repair, policy, now), node.name)], timedelta(seconds=1)
+    asked: list[do.Action] = [] if repair.must_wait(now) else [again]
+    return asked, [Note("Rebooting", _progress(node, repair, policy, now), node.name)], timedelta(seconds=1)
 
 
 def _is_back_at_work(node: NodeView) -> bool:
@@ -643,7 +644,7 @@ def _close_again(
 
 def _progress(node: NodeView, repair: Repair, policy: RepairPolicy, now: datetime) -> str:
     since = int((now - repair.since).total_seconds())
-    error = f", last error: {repair.last_error}" if repair.last_error else ""
+    error = repair.waits(now) + (f", last error: {repair.last_error}" if repair.last_error else "")
     tries = f"try {repair.attempt} of {policy.replace_attempts}, " if repair.status is RepairStatus.REPLACING else ""
     return f"{repair.status.value} ({tries}since {since} s{error})"
 
@@ -662,12 +663,12 @@ def _replacing(
     if not is_new and _is_back_at_work(node):
         return _close_again(node, repair, policy, now)
     # A provider that refuses (no capacity, throttled) says nothing against a machine: it is asked for ever.
-    is_refused = not is_new and bool(repair.last_error)
+    is_refused = not is_new and repair.refusals > 0
     if not is_refused and now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
         return _next_try(node, repair, snapshot, policy, "no new machine in time")
     again = do.ReplaceInstance(repair.message, node.name, repair.instance_id, repair.attempt)
     note = Note("Replacing", _progress(node, repair, policy, now), node.name)
-    return [] if is_new else [again], [note], timedelta(milliseconds=500)
+    return [] if is_new or repair.must_wait(now) else [again], [note], timedelta(milliseconds=500)
 
 
 def _next_try(
