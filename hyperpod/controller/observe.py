@@ -131,7 +131,7 @@ def _odd_ones(world: World, slots: list[NodeSlot]) -> Mapping[str, tuple[Finding
             for slot in slots
             if modes.get(slot.group) != Mode.OFF and (word := memory.nodes.get(slot.name)) is not None
         ]
-        known = memory.majority = (made_of, judge_groups(counted, now))
+        known = memory.majority = (made_of, judge_groups(counted, now, world.repair_policy.group_limits))
     found = known[1].findings
     if not found:
         return found
