@@ -95,8 +95,9 @@ def decide_spares(snapshot: Snapshot, policy: RepairPolicy) -> tuple[list[do.Nod
         if missing > coming + len(sleeping):
             notes.append(Note("NoSpare", f"{group} lacks {missing} of {wanted} nodes and has no spare left"))
         in_use = []
-        if len(inside) > wanted:
-            in_use = [n for n in inside if _is_usable(n, policy, snapshot)]
+        if lacking < 0:
+            # A node that is out is not in use either, so most of the time nobody needs the closer look.
+            in_use = [n for n in left if _is_usable(n, policy, snapshot)]
         if len(in_use) > wanted:
             # The most suspect one waits as the spare; when that one is about to be free it is worth waiting for.
             free = [n for n in in_use if not n.jobs]
