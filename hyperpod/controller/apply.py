@@ -18,10 +18,10 @@ from hyperpod.controller.observe import REPAIR_BEGAN, SPARE_PARTITION, remember_
 from hyperpod.controller.world import World
 from hyperpod.core import plan as do
 from hyperpod.core.job import JobStatus
+from hyperpod.core.liveness import is_before_first_job
 from hyperpod.core.messages import FETCH_FILES, KILL_JOB, PEER_LOST
 from hyperpod.core.node import Availability, DrainOwner, Repair, RepairStatus, owner_of_reason, parse_admin_action
 from hyperpod.core.plan import Plan
-from hyperpod.core.repair import is_before_first_job
 from hyperpod.core.stopped_spares import CAUSE as SPARE_CAUSE
 from hyperpod.errors import HyperpodError, NotFound, ProviderError, SlurmError
 from hyperpod.ports.slurm import NodeState

@@ -24,12 +24,12 @@ from hyperpod.core.liveness import (
     SHUTDOWN_CAUSE,
     announced_findings,
     fatal_findings,
+    is_before_first_job,
     is_dead,
     is_fresh,
     is_silent,
 )
 from hyperpod.core.node import (
-    REASON_PREFIX,
     Availability,
     DrainOwner,
     InstanceStatus,
@@ -432,11 +432,6 @@ def _begin_fatal(
     if not node.is_drained or is_before_first_job(node.reason):
         actions.append(do.DrainNode(reason, node.name))
     return actions, [], timedelta(milliseconds=100)
-
-
-def is_before_first_job(reason: str) -> bool:
-    """Say whether a node is drained only because its deep check has not been done."""
-    return reason.startswith(f"{REASON_PREFIX}{FIRST_CHECK_CAUSE}")
 
 
 def _begin_announced(
