@@ -165,6 +165,7 @@ class Mind:
         self._uptime_s = 0.0
         self._wants_munge = False
         self.deep = DeepChecks(settings.deep_on_start, boot_id, settings.instance_id)
+        self._is_closed = False
         self._asked_before: frozenset[str] = frozenset()
         self._logged: dict[tuple[str, str, str], Finding] = {}
 
@@ -286,6 +287,7 @@ class Mind:
             sequence, time = int(message["sequence"]), float(message["time"])
         except (KeyError, TypeError, ValueError):
             return
+        self._is_closed = bool(message.get("is_closed"))
         sent = self._sent.pop(sequence, None)
         if sent is not None:
             took = now - sent[0]
@@ -346,6 +348,7 @@ class Mind:
             # First the quick look, then the long one: a node that fails it needs no burn-in.
             wants=self.deep.wants if self._is_ready else (),
             inventory=None if inventory is told or inventory == told else inventory,
+            owes_deep=bool(self.deep.wants),
         )
         self._told_inventory = inventory
         self._sent[self._sequence] = (now, beat.sent_at)
@@ -498,6 +501,8 @@ class Mind:
                 "clock_offset_s": None if offset is None else round(offset, 4),
                 "is_ready": not self.why_not_ready,
                 "not_ready_because": self.why_not_ready,
+                "owes_deep": list(self.deep.wants),
+                "is_closed": self._is_closed,
                 "waiting_reports": len(self._outbox),
                 "findings": [f.to_dict() for f in self.findings],
                 "checks": [
@@ -843,6 +848,6 @@ class Mind:
         if self.kernel_log is not None and state.get("kernel_log"):
             self.kernel_log.restore(state["kernel_log"])
         if state.get("deep"):
-            self.deep.restore(state["deep"])
+            self.deep.restore(state["deep"], is_ready=bool(state["is_ready"]))
         self._is_ready = bool(state["is_ready"])
         self._jobs = OrderedDict((job.job_id, job) for job in jobs)

@@ -102,6 +102,7 @@ class NodeWord:
     inventory_since: Mapping[str, datetime] = field(default_factory=dict)
     clock_offset_s: float = 0.0
     wants: tuple[str, ...] = ()
+    owes_deep: bool = False
     is_reachable: bool | None = None
     reachable_at: datetime | None = None
     said_goodbye_at: datetime | None = None
@@ -184,6 +185,7 @@ class Memory:
             not_ready_because=beat.not_ready_because,
             findings=beat.findings,
             wants=beat.wants,
+            owes_deep=beat.owes_deep,
             closed=_closed(before, beat, at) if before.instance_id == beat.instance_id else (),
             clock_offset_s=_offset(before.clock_offset_s if is_same_boot else None, beat.sent_at - at.timestamp()),
             inventory=inventory,
@@ -194,6 +196,7 @@ class Memory:
             not is_same_boot
             or before.is_ready != beat.is_ready
             or before.wants != beat.wants
+            or before.owes_deep != beat.owes_deep
             or {f.key: f.severity for f in before.findings} != {f.key: f.severity for f in beat.findings}
         )
 

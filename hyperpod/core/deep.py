@@ -163,6 +163,38 @@ def _node_finding(
     return _finding("NetworkSlow", Severity.WARN, text)
 
 
+def untold(
+    kinds: Sequence[Kind], node: str, tests: Sequence[Outcome], measured: Mapping[Pair, Measured], failure: str = ""
+) -> dict[Kind, str]:
+    """Return of which kinds a deep check can tell nothing about a node, each with the reason.
+
+    Nothing measured is not health; it is no fault of the node either. Of two nodes whose only link fails nobody knows
+    which one is ill, and where no link at all could be measured there is nothing to compare with.
+
+    Args:
+        kinds: Those that were to be checked on it.
+        node: Its name.
+        tests: What its programs found; tests that do not exist on the machine left out.
+        measured: All pairs of the run.
+        failure: What the node's program said where it could not run.
+    """
+    found = {}
+    own = [m for pair, m in measured.items() if node in pair]
+    if Kind.STRESS in kinds and not any(outcome.test != "all_reduce" for outcome in tests):
+        found[Kind.STRESS] = f"no test could be run{': ' if failure else ''}{failure}"
+    if Kind.CONNECTIVITY in kinds:
+        if not own:
+            found[Kind.CONNECTIVITY] = "there was no other node to measure with"
+        elif all(m.failure for m in measured.values()):
+            found[Kind.CONNECTIVITY] = f"none of {len(measured)} links could be measured: {own[0].failure}"
+    return found
+
+
+def untold_finding(kind: Kind, why: str) -> Finding:
+    """Return the finding of a check that could not tell: people see it, and it drains nobody."""
+    return _finding("DeepUnknown", Severity.UNKNOWN, f"{kind.value} could not tell: {why}", device=kind.value)
+
+
 _WRONG = {
     "memory_pattern": ("MemoryCorrupt", Action.REPLACE),
     "cpu_numeric": ("CpuCorrupt", Action.REPLACE),

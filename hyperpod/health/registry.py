@@ -173,9 +173,8 @@ def codes(name: str) -> Mapping[str, str]:
 
 def setting_rows(name: str) -> tuple[SettingRow, ...]:
     """Return the settings of a check, with their defaults and reasons."""
-    if name == group.NAME:
-        return ()
-    make: Any = kernel_log.Limits if name == kernel_log.NAME else CHECKS[name]
+    others: Mapping[str, Any] = {kernel_log.NAME: kernel_log.Limits, group.NAME: group.Limits}
+    make: Any = others.get(name) or CHECKS[name]
     rows = []
     for f in fields(make):
         if f.name in _HIDDEN or f.name.startswith("_"):
@@ -296,6 +295,8 @@ def build_checks(role: Role, settings: Mapping[str, Settings]) -> tuple[Check, .
     Raises:
         ConfigError: if a setting's value does not fit.
     """
+    # The controller judges by it; here it is only read, so that a limit that cannot be meant is found.
+    group_limits(policy_of(group.NAME, settings))
     out = []
     for name in CHECKS:
         own = policy_of(name, settings)
@@ -318,6 +319,18 @@ def build_check(name: str, own: Settings = Settings()) -> Check:  # noqa: B008 -
         return cast(Check, CHECKS[name](**{k: _value(k, v, defaults.get(k)) for k, v in own.values.items()}))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"health.{name}: {error}") from error
+
+
+def group_limits(own: Settings) -> group.Limits:
+    """Return when a node's difference from its group counts.
+
+    Raises:
+        ConfigError: if a limit does not fit.
+    """
+    try:
+        return group.Limits.from_dict(own.values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"health.{group.NAME}: {error}") from error
 
 
 def roles(name: str) -> frozenset[Role]:

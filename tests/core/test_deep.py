@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod.core.deep import Measured, Outcome, Pair, better, judge_pairs, judge_tests, rounds
+from hyperpod.core.deep import Kind, Measured, Outcome, Pair, better, judge_pairs, judge_tests, rounds, untold
 from hyperpod.core.finding import Action, Severity
 
 NODES = [f"worker-{n}" for n in range(1, 17)]
@@ -149,3 +149,32 @@ def test_of_two_different_nodes_nobody_knows_which_is_ill() -> None:
 )
 def test_of_two_measurements_the_better_counts(first: Measured, second: Measured, kept: Measured) -> None:
     assert better(first, second) == kept
+
+
+GOOD, CUT = Measured(1000.0, 50.0), Measured(failure="Connection refused")
+RIGHT, SUMS = Outcome("cpu_numeric", True), Outcome("all_reduce", True, 900.0, "MB/s")
+UNTOLD_CASES: dict[str, tuple[list[Outcome], dict[Pair, Measured], dict[str, str]]] = {
+    "all was measured": ([RIGHT], {("a", "b"): GOOD}, {}),
+    "a wrong answer is an answer": ([Outcome("cpu_numeric", False)], {("a", "b"): GOOD}, {}),
+    "no program ran": ([], {("a", "b"): GOOD}, {"InstanceStress": "no test could be run: MemoryError"}),
+    "an all-reduce is no stress": ([SUMS], {("a", "b"): GOOD}, {"InstanceStress": "no test could be run: MemoryError"}),
+    "alone": ([RIGHT], {}, {"InstanceConnectivity": "there was no other node to measure with"}),
+    "others were measured, it was not": (
+        [RIGHT], {("b", "c"): GOOD}, {"InstanceConnectivity": "there was no other node to measure with"}
+    ),
+    "the only link": ([RIGHT], {("a", "b"): CUT}, {
+        "InstanceConnectivity": "none of 1 links could be measured: Connection refused"}),
+    "no link at all": ([RIGHT], {("a", "b"): CUT, ("b", "c"): CUT, ("c", "a"): CUT}, {
+        "InstanceConnectivity": "none of 3 links could be measured: Connection refused"}),
+    "cut off while others talk is known": ([RIGHT], {("a", "b"): CUT, ("a", "c"): CUT, ("b", "c"): GOOD}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tests", "measured", "expected"), UNTOLD_CASES.values(), ids=list(UNTOLD_CASES))
+def test_what_could_not_be_measured_is_neither_good_nor_bad(
+    tests: list[Outcome], measured: dict[Pair, Measured], expected: dict[str, str]
+) -> None:
+    found = untold(tuple(Kind), "a", tests, measured, "MemoryError")
+    assert {kind.value: why for kind, why in found.items()} == expected
+    for kind in Kind:
+        assert set(untold((kind,), "a", tests, measured, "MemoryError")) <= {kind}

@@ -85,3 +85,21 @@ def test_a_misspelt_setting_is_refused(data: dict[str, object], message: str) ->
 def test_a_value_that_makes_no_sense_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"health\.load"):
         build_checks(Role.WORKER, parse_settings({"load": values}))
+
+
+@pytest.mark.parametrize(
+    ("limits", "error"),
+    [
+        ({"min_nodes": 1}, "min_nodes must be a whole number from 2"),
+        ({"majority": 0.3}, "majority must be above 0.5"),
+        ({"ignore": "gpus"}, "ignore must be a list of names"),
+    ],
+)
+def test_limits_of_the_group_that_cannot_be_meant_are_refused_before_the_controller_reads_them(
+    limits: dict[str, object], error: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"health.group: {error}"):
+        registry.build_checks(Role.WORKER, registry.parse_settings({"group": limits}))
+    given = {"min_nodes": 5, "majority": 0.9, "most_broken": 1, "settle_s": 30, "ignore": ["gpu_driver"]}
+    own = registry.policy_of("group", registry.parse_settings({"group": given}))
+    assert registry.group_limits(own).ignores("gpu_driver")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from hyperpod.core.finding import Action, Finding
+from hyperpod.core.finding import ANY_PEER, Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import THREE_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting, warn
 from hyperpod.health.links import OUTAGE_WHY, Outages, is_efa
@@ -37,7 +37,8 @@ class EfaCheck:
         "ports/1/hw_counters.",
         means="The files state and phys_state are written into the driver (always ACTIVE and LinkUp) and say nothing. "
         "EFA-only devices have no network interface and so no carrier. Errors towards remote nodes accuse a peer, and "
-        "this node only says so. A protection domain that is refused with -12 is the job's limit.",
+        "this node only says so; when a job dies and all its nodes but one say so, that one is the suspect. A "
+        "protection domain that is refused with -12 is the job's limit.",
         does="A command that the device never answered is a hard fact: REBOOT. Missing devices REBOOT, a lost carrier "
         "drains after three looks. The rest is evidence for who is to blame, and drains nobody.",
         codes={
@@ -140,7 +141,7 @@ class EfaCheck:
         if sum(errors.values()) > self.peer_limit:
             what = ", ".join(f"{count} {counter}" for counter, count in errors.items())
             text = f"{device}: a peer does not answer as it should ({what} within five minutes)"
-            out.append(warn(NAME, "EfaPeerErrors", text, device=f"{device} peer"))
+            out.append(replace(warn(NAME, "EfaPeerErrors", text, device=f"{device} peer"), peer=ANY_PEER))
         return out
 
 
