@@ -18,7 +18,7 @@ from hyperpod.errors import UsageError
 
 def complete_fault() -> list[str]:
     """Return the names of faults, for the shell's completion."""
-    from hyperpod.adapters.local.faults import FAULTS
+    from hyperpod.adapters.local.fault_kinds import FAULTS
 
     return list(FAULTS)
 
@@ -60,7 +60,7 @@ def inject(
     To rehearse failures, and to see what the cluster does. With --for the fault is undone after that time, also when
     you interrupt the waiting; without it, it stays until --undo, or until the node has been repaired.
     """
-    from hyperpod.adapters.local.faults import FAULTS, known_fault
+    from hyperpod.adapters.local.fault_kinds import FAULTS, known_fault
 
     if list_:
         rows = [

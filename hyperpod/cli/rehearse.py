@@ -221,7 +221,7 @@ class Rehearsal:
         return max(steps, default=None)
 
     def _undo(self, node: str, fault: str, argument: str) -> None:
-        from hyperpod.adapters.local.faults import FAULTS
+        from hyperpod.adapters.local.fault_kinds import FAULTS
 
         if FAULTS[fault].can_undo:
             with contextlib.suppress(HyperpodError):
