@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from hyperpod.cli import render
-from hyperpod.cli.options import ClusterOption, OutputOption, checked_node, examples, place_of
+from hyperpod.cli.options import ClusterOption, OutputOption, checked_node, ended_like_ctrl_c, examples, place_of
 from hyperpod.cli.render import Output, print_json, print_result, say
 from hyperpod.errors import UsageError
 
@@ -95,16 +95,21 @@ def inject(
         faults.undo(chosen, name, fault, text)
         _tell(f"{name}: {fault} is undone", output)
         return
-    done = faults.inject(chosen, name, fault, text)
-    _tell(done, output)
     if seconds is None:
+        _tell(faults.inject(chosen, name, fault, text), output)
         return
-    try:
-        say(f"undone in {render.duration(seconds)}; Ctrl-C undoes it now")
-        place.sleep(seconds)
-    finally:
-        faults.undo(chosen, name, fault, text)
-        say(f"{name}: {fault} is undone")
+    with ended_like_ctrl_c():
+        try:
+            _tell(faults.inject(chosen, name, fault, text), output)
+        except KeyboardInterrupt:
+            faults.undo(chosen, name, fault, text)
+            raise
+        try:
+            say(f"undone in {render.duration(seconds)}; Ctrl-C undoes it now")
+            place.sleep(seconds)
+        finally:
+            faults.undo(chosen, name, fault, text)
+            say(f"{name}: {fault} is undone")
 
 
 def _argument(fault: str, argument: str | None, path: str | None, value: str | None, *, needs_value: bool) -> str:

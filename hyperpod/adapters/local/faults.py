@@ -320,7 +320,7 @@ class LocalFaults:
         self._exec(container, "systemd-tmpfiles", "--create", neuron_faults.TREE)
         # As with GPUs: the agent has found no device, and looks again only after minutes.
         self._exec(container, "systemctl", "restart", "--no-block", _AGENT)
-        return f"it has {count} test Neuron devices"
+        return f"it has {count} test Neuron devices; the agent counts what is wrong after its first look, within 30 s"
 
     def _remove_neuron_tree(self, container: Container) -> None:
         roots = (f"{folder}/{neuron_faults.ROOT}" for folder in (machine_faults.SYSFS, machine_faults.BEFORE))
