@@ -145,7 +145,7 @@ class _Lines:
 def _opened(file: str, stack: ExitStack) -> BinaryIO:
     if file != "-":
         try:
-            opened = stack.enter_context(open(file, "rb"))
+            opened = stack.enter_context(open(file, "rb"))  # noqa: SIM115 - the stack closes it
             begin = opened.peek(8)
         except FileNotFoundError as error:
             raise NotFound(f"{file}: {error.strerror}") from error
