@@ -173,13 +173,12 @@ def test_folders_that_would_break_more_than_meant_are_refused(scene: Scene, faul
 
 
 def test_a_hanging_file_system_is_one_whose_server_stands_still(scene: Scene) -> None:
-    scene.podman.exec_replies["pgrep"] = Completed("", "", 1)
-
     scene.faults.inject("demo", "worker-1", "fs-hang")
+    scene.podman.exec_replies["cat"] = Completed(MOUNTS["fs-hang"], "", 0)
     scene.faults.undo("demo", "worker-1", "fs-hang")
 
-    commands = [" ".join(argv[1:]) for argv in scene.inside()]
-    assert commands[1:] == [
+    commands = [" ".join(argv[1:]) for argv in scene.inside() if "cat" not in argv]
+    assert commands == [
         "bindfs -o nonempty /fsx /fsx",
         "pkill -STOP -x bindfs",
         "pkill -CONT -x bindfs",
@@ -522,3 +521,28 @@ def test_a_neuron_device_that_is_not_there_cannot_break(scene: Scene) -> None:
     with pytest.raises(InvalidState, match="test device 3") as caught:
         scene.faults.inject("demo", "worker-1", "neuron-fault", "gone:3")
     assert caught.value.hint == "hyperpod inject neuron worker-1"
+
+
+MOUNTS = {
+    "": "overlay / overlay rw 0 0\n",
+    "real": "tmpfs /tmp tmpfs rw,nosuid,size=12000000k 0 0\n/dev/sda1 /fsx ext4 rw 0 0\n",
+    "disk-full": "hyperpod-fault /tmp tmpfs rw,size=64k 0 0\nhyperpod-fault /fsx tmpfs rw,size=64k 0 0\n",
+    "read-only": "overlay /tmp overlay ro,relatime 0 0\n/dev/sda1 /fsx ext4 ro 0 0\n",
+    "fs-hang": "/tmp /tmp fuse rw,user_id=0 0 0\nbindfs /fsx fuse.bindfs rw 0 0\n",
+}
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/fsx"])
+@pytest.mark.parametrize("fault", ["disk-full", "read-only", "fs-hang"])
+def test_undoing_never_takes_a_real_file_system_away(scene: Scene, fault: str, folder: str) -> None:
+    for seen, is_taken in ((("", "real"), False), (("real", fault), True), ((fault, "real"), False)):
+        scene.podman.exec_replies["cat"] = Completed("".join(MOUNTS[name] for name in seen), "", 0)
+        scene.podman.calls.clear()
+        scene.faults.undo("demo", "worker-1", fault, folder)
+        assert (["umount", "--lazy", folder] in [argv[1:] for argv in scene.inside()]) == is_taken
+
+
+def test_a_file_system_that_is_there_is_not_filled(scene: Scene) -> None:
+    scene.podman.exec_replies["cat"] = Completed(MOUNTS["real"], "", 0)
+    scene.faults.inject("demo", "worker-1", "disk-full", "/tmp")
+    assert [argv[1] for argv in scene.inside()][-2:] == ["mount", "dd"]

@@ -104,11 +104,12 @@ class LocalFaults:
             self._mend_link(container)
         elif fault == "network-slow":
             self._in_network(container, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
-        elif fault in ("disk-full", "read-only"):
-            self._exec(container, "umount", "--lazy", argument, check=False)
-        elif fault == "fs-hang":
-            self._exec(container, "pkill", "-CONT", "-x", "bindfs", check=False)
-            self._exec(container, "umount", "--lazy", argument, check=False)
+        elif fault in ("disk-full", "read-only", "fs-hang"):
+            if fault == "fs-hang":
+                self._exec(container, "pkill", "-CONT", "-x", "bindfs", check=False)
+            # Never the file system below: the fault may be gone already.
+            if self._is_on_top(container, fault, argument):
+                self._exec(container, "umount", "--lazy", argument, check=False)
         elif fault == "clock-skew":
             for unit in _CLOCK_UNITS:
                 self._exec(container, "rm", "-rf", _drop_ins(unit))
@@ -256,14 +257,15 @@ class LocalFaults:
 
     def _disk_full(self, container: Container, folder: str) -> str:
         self._check_is_folder(container, folder)
-        if not self._is_own_mount(container, folder):
+        # Always one of our own: what is mounted there already may be as large as this machine's memory or disk.
+        if not self._is_on_top(container, "disk-full", folder):
             self._exec(container, "mount", "-t", "tmpfs", "-o", "size=64k,mode=0755", _COMMENT, folder)
         self._exec(container, "dd", "if=/dev/zero", f"of={folder}/.{_COMMENT}", "bs=4k", check=False)
         return f"no space is left in {folder}"
 
     def _read_only(self, container: Container, folder: str) -> str:
         self._check_is_folder(container, folder)
-        if not self._is_own_mount(container, folder):
+        if not self._is_on_top(container, "read-only", folder):
             self._exec(container, "mount", "--bind", folder, folder)
         self._exec(container, "mount", "-o", "remount,bind,ro", folder)
         return f"{folder} is read-only"
@@ -271,7 +273,7 @@ class LocalFaults:
     def _fs_hang(self, container: Container, folder: str) -> str:
         self._check_is_folder(container, folder)
         # A pass-through file system on top, whose server then stands still: what asks it now, waits.
-        if self._exec_code(container, "pgrep", "-x", "bindfs") != 0:
+        if not self._is_on_top(container, "fs-hang", folder):
             self._exec(container, "bindfs", "-o", "nonempty", folder, folder)
         self._exec(container, "pkill", "-STOP", "-x", "bindfs")
         return f"{folder} does not answer any more"
@@ -370,9 +372,10 @@ class LocalFaults:
     def _has_file(self, container: Container, path: str) -> bool:
         return self._exec_code(container, "test", "-e", path) == 0
 
-    def _is_own_mount(self, container: Container, folder: str) -> bool:
+    def _is_on_top(self, container: Container, fault: str, folder: str) -> bool:
+        """Say whether the file system that is seen at a folder is the one that this fault has put there."""
         listed = self._exec(container, "cat", "/proc/self/mounts")
-        return any(line.split()[1] == folder for line in listed.splitlines() if line.count(" ") > 2)
+        return is_fault_on_top(listed, fault, folder)
 
     def _exec(self, container: Container, *argv: str, check: bool = True) -> str:
         try:
@@ -414,6 +417,18 @@ _FAULT_UNITS = {
 
 _AGENT = "hyperpod-agent.service"
 _CLOCK_UNITS = ("munge.service", _AGENT)
+
+
+def is_fault_on_top(mounts: str, fault: str, folder: str) -> bool:
+    """Say whether the last file system mounted at a folder is a fault's, by the text of ``/proc/self/mounts``."""
+    lines = [line.split() for line in mounts.splitlines()]
+    seen = [words for words in lines if len(words) >= 4 and words[1] == (folder.rstrip("/") or "/")]
+    if not seen:
+        return False
+    source, _, kind, options = seen[-1][:4]
+    if fault == "disk-full":
+        return source == _COMMENT
+    return "ro" in options.split(",") if fault == "read-only" else kind.startswith("fuse")
 
 
 @dataclass(frozen=True)
