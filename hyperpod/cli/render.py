@@ -92,7 +92,7 @@ def console_for(stream: TextIO) -> Console:
     is_terminal = stream.isatty()
     width = None
     if not is_terminal:
-        width = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdigit() else _UNLIMITED
+        width = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdecimal() else _UNLIMITED
     return Console(
         file=stream, width=width, force_terminal=is_terminal, markup=False, highlight=False, emoji=False,
         no_color=None if is_terminal else True,

@@ -212,6 +212,8 @@ class DeepChecks:
         kinds = _kinds(args.get("kinds") or [kind.value for kind in Kind])
         options = parse_options(args.get("options") or {}, self._options)
         nodes = self._free_nodes(args.get("nodes"))
+        if kinds == (Kind.CONNECTIVITY,) and len(nodes) < 2:
+            raise InvalidState("check connectivity", "only one node", hint="name two or more, or have another one idle")
         return self._begin(nodes, kinds, options, "asked by an administrator")
 
     def report(self, args: Mapping[str, Any], uid: int) -> dict[str, Any]:

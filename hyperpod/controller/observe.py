@@ -236,6 +236,10 @@ def _node(
     is_same = not instance_id or not word.instance_id or word.instance_id == instance_id
     findings = (*word.findings, *odd) if is_same else ()
     told = notices.of_node(world, slot.name, instance_id or word.instance_id) if world.memory.notices.findings else ()
+    clock = world.memory.clocks.get(slot.address) if world.memory.clocks else None
+    refused = clock.finding(world.clock.now()) if clock is not None else None
+    if refused is not None:
+        findings = (*findings, refused)
     if findings or told:
         now = world.clock.now()
         is_heard = is_same and word.heartbeat_at is not None and now - word.heartbeat_at <= world.repair_policy.silence

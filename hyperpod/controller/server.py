@@ -30,7 +30,7 @@ from hyperpod.controller.world import World
 from hyperpod.core import messages as words
 from hyperpod.core.messages import MAX_FRAME_BYTES, Heartbeat
 from hyperpod.core.node import Availability
-from hyperpod.errors import ConnectionLost, HyperpodError, MungeError, UsageError
+from hyperpod.errors import ClockRefused, ConnectionLost, HyperpodError, MungeError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +172,9 @@ class Server:
                 except MungeError as error:
                     refusals += 1
                     self._log_refusal(writer, error)
+                    if isinstance(error, ClockRefused) and error.uid in self._trusted:
+                        memory, now = self._world.memory, self._world.clock.now()
+                        memory.sees_clock(_address(writer), error.ahead_s, now)
                     if is_stranger and refusals >= STRANGER_REFUSALS:
                         break
                     continue

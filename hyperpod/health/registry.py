@@ -6,6 +6,7 @@ A new check is a file in ``health/checks`` and one line in ``CHECKS``.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -360,11 +361,19 @@ def _value(key: str, value: object, default: object) -> object:
     elif isinstance(default, (int, float)):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"{key} must be a number, got {value!r}")
+        if not math.isfinite(value):
+            raise ValueError(f"{key} must be a number, got {value!r}")
         if value < 0:
             raise ValueError(f"{key} must not be negative")
+        if key.endswith("_percent") and value > 100:
+            # A limit above all there is would drain every node at once.
+            raise ValueError(f"{key} must be from 0 to 100, got {value!r}")
     elif isinstance(default, (tuple, list)):
         if not isinstance(value, (tuple, list)):
             raise ValueError(f"{key} must be a list, got {value!r}")
+        # A list that is empty by default holds texts: names, folders, lines.
+        if all(isinstance(item, str) for item in default) and not all(isinstance(item, str) for item in value):
+            raise ValueError(f"{key} must be a list of texts, got {value!r}")
     elif isinstance(default, str) and not isinstance(value, str):
         raise ValueError(f"{key} must be a text, got {value!r}")
     return tuple(value) if isinstance(value, list) else value

@@ -172,6 +172,7 @@ def test_a_node_with_a_job_is_refused(stage: Stage) -> None:
         ({"nodes": "worker-1"}, UsageError, "list of names"),
         ({"kinds": ["Dance"]}, UsageError, "Dance"),
         ({"kinds": "InstanceStress"}, UsageError, "must be a list"),
+        ({"kinds": ["InstanceConnectivity"], "nodes": ["worker-1"]}, InvalidState, "only one node"),
         ({"options": {"seconds": -1}}, UsageError, "seconds must be a number from"),
         ({"options": {"seconds": True}}, UsageError, "seconds must be a number"),
         ({"options": {"second": 1}}, UsageError, "no option 'second'"),
