@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 
 import pytest
@@ -42,6 +43,36 @@ def test_equal_links_accuse_nobody() -> None:
 def test_noise_below_the_tolerance_accuses_nobody() -> None:
     measured = {pair: Measured(1000.0 - 7 * i % 290, 50.0 + i % 60) for i, pair in enumerate(_all_good())}
     assert _found(measured) == []
+
+
+def _scattered(seed: int, nodes: list[str] = NODES) -> dict[Pair, Measured]:
+    """Figures as of machines that do other things too: within a factor of two, mostly."""
+    chance = random.Random(seed)
+    return {
+        p: Measured(1000 * chance.lognormvariate(0, 0.35), 80 * chance.lognormvariate(0, 0.35))
+        for p in _all_good(nodes)
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_figures_that_scatter_name_nobody(seed: int) -> None:
+    named = [finding for finding in _found(_scattered(seed)) if finding[1] == "NetworkSlow"]
+    assert named == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_very_slow_node_is_named_among_figures_that_scatter(seed: int) -> None:
+    measured = {p: Measured(2.5, m.latency_us) if "worker-5" in p else m for p, m in _scattered(seed).items()}
+    assert [(node, code) for node, code, _, _ in _found(measured) if code == "NetworkSlow"] == [
+        ("worker-5", "NetworkSlow")
+    ]
+
+
+@pytest.mark.parametrize("count", range(4, 17))
+def test_one_slow_node_of_few_does_not_hide_itself(count: int) -> None:
+    nodes = NODES[:count]
+    measured = {p: Measured(300.0, 50.0) if "worker-2" in p else m for p, m in _all_good(nodes).items()}
+    assert _found(measured) == [("worker-2", "NetworkSlow", "WARN", "")]
 
 
 def test_one_slow_link_is_named_at_both_its_ends() -> None:
