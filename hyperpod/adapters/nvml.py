@@ -60,6 +60,7 @@ _ANSWERS = {
 _LIBRARY_FAULTS = {9: LibraryFault.NO_DRIVER, 12: LibraryFault.DAMAGED, 18: LibraryFault.MISMATCH}
 
 _UNCORRECTED, _VOLATILE, _AGGREGATE, _SRAM = 1, 0, 1, 7
+_CLOCK_GRAPHICS, _CLOCK_MEMORY = 0, 2
 _MAX_LINKS = 18
 
 _FIELDS = {
@@ -117,6 +118,10 @@ class _Part:
     name: str = ""
     width_max: int | None = None
     gen_max: int | None = None
+    power_limit_w: float | None = None
+    clocks: str = ""
+    vbios: str = ""
+    banks_without_spare: int | None = None
     links: tuple[int, ...] = ()
     missing: set[str] = field(default_factory=set)
     fields: tuple[tuple[str, int, int], ...] = ()
@@ -378,6 +383,7 @@ class Nvml:
         )
         part.width_max = self._number(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
         part.gen_max = self._number(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+        self._set_up(part, handle)
         # A part has fewer links than the interface has numbers for; those it lacks answer "not supported".
         links: list[int] = []
         for link in range(_MAX_LINKS):
@@ -392,6 +398,24 @@ class Nvml:
         part.fields = self._fields_of(part)
         self._parts[index] = part
         return part
+
+    def _set_up(self, part: _Part, handle: Any) -> None:
+        """Read how a part is set up. It changes seldom, and not every part and binding has all of it."""
+        nvml = self._nvml
+
+        def ask(name: str, *arguments: object) -> Any:
+            try:
+                return getattr(nvml, name)(handle, *arguments)
+            except (AttributeError, nvml.NVMLError, ValueError):
+                return None
+
+        limit = ask("nvmlDeviceGetPowerManagementLimit")
+        part.power_limit_w = limit / 1000 if limit else None
+        clocks = [ask("nvmlDeviceGetApplicationsClock", kind) for kind in (_CLOCK_GRAPHICS, _CLOCK_MEMORY)]
+        part.clocks = f"{clocks[0]}/{clocks[1]} MHz" if all(clocks) else ""
+        part.vbios = str(ask("nvmlDeviceGetVbiosVersion") or "")
+        histogram = ask("nvmlDeviceGetRowRemapperHistogram")
+        part.banks_without_spare = None if histogram is None else int(histogram.none)
 
     def _number(self, function: Callable[..., Any], *arguments: object) -> int | None:
         try:
@@ -448,6 +472,7 @@ class _Reader:
             sram_threshold_exceeded=is_exceeded,
             remap_pending=bool(remapped[2]) if remapped else _flag(fields.get("retired_pending")),
             remap_failed=bool(remapped[3]) if remapped else None,
+            banks_without_spare=part.banks_without_spare,
             retired_pages=fields.get("retired_pages"),
             links_active=part.links_active,
             links_total=None if part.links_active is None else len(part.links),
@@ -461,6 +486,9 @@ class _Reader:
             temperature_c=temperature,
             temperature_limit_c=self._read_limit(temperature, fields.get("slowdown_margin")),
             power_w=power / 1000 if power is not None else None,
+            power_limit_w=part.power_limit_w,
+            clocks=part.clocks,
+            vbios=part.vbios,
             utilisation_percent=use.gpu if use is not None else None,
             persistence=_flag(persistence),
             compute_processes=self._read_processes(),

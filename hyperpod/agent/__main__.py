@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 
 from hyperpod import __version__
 from hyperpod.adapters.host import LocalHost
@@ -39,6 +40,7 @@ from hyperpod.health import registry
 from hyperpod.health.check import Check, Settings
 from hyperpod.health.checks import kernel_log
 from hyperpod.health.checks.kernel_log import KernelLog
+from hyperpod.health.pci_parts import is_needed
 from hyperpod.health.runner import Runner
 from hyperpod.health.users import Found, find_user_checks
 from hyperpod.ports.host import Host
@@ -181,6 +183,8 @@ def build_kernel_log(settings: AgentSettings, host: LocalHost, boot_id: str, own
             root_devices=root_devices(host),
             overrides={code: severity.name for code, severity in own.overrides.items()},
             observe_only=own.mode is Mode.OBSERVE,
+            # What the machine has says nothing of a node that shares it.
+            is_needed=None if host.booted_at() > 0 else partial(is_needed, host, settings.sysfs_path),
             **own.values,  # type: ignore[arg-type]
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

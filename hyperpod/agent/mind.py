@@ -549,6 +549,7 @@ class Mind:
         if self.kernel_log is None:
             return
         changed = False
+        self.kernel_log.jobs = frozenset(self._residents.jobs or ())
         for raw in records:
             changed = self.kernel_log.feed(raw, kernel_now) or changed
         if records:

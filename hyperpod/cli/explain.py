@@ -52,8 +52,9 @@ _ALIASES = {
 EXPLAIN_HELP = """Say what log text or the output of a tool means for a node.
 
 Takes kernel logs in any prefix style (raw /dev/kmsg, dmesg, journald, syslog, JSON), output of nvidia-smi, dcgmi,
-neuron-monitor, neuron-ls, ibstat, ethtool, sinfo -R and scontrol show node, and lines /sys/path:value. What it is, is
-found out line by line. Every event gives one record: line, check, code, device, verdict, reason. The rules are those of
+neuron-monitor, neuron-ls, ibstat, perfquery, ethtool, sinfo -R and scontrol show node, /proc/mdstat, and lines
+/sys/path:value. What it is, is found out line by line. Lines of a boot before a later one are ok: they no longer count.
+Every event gives one record: line, check, code, device, verdict, reason. The rules are those of
 the agent; how many looks it waits for stands in the reason.
 
 Verdicts: ok (nothing to do), app (the job's own fault), warn (look at it, or keep work away; the machine stays),

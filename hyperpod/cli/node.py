@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
     app.command("undrain", epilog=examples("hyperpod undrain worker-2"))(undrain)
     app.command(
         "clear",
-        epilog=examples('hyperpod clear worker-2 kernel_log/Xid79 --device 0000:9b:00 --reason "GPU replaced"'),
+        epilog=examples('hyperpod clear worker-2 kernel_log/Xid79 --device 0000:9b:00.0 --reason "GPU replaced"'),
     )(clear)
     app.command(
         "replace-node", epilog=examples("hyperpod replace-node worker-2", "hyperpod replace-node worker-2 --force")
@@ -232,7 +232,7 @@ def clear(
     if check != "kernel_log" or not code:
         raise UsageError(
             f"{finding} cannot be cleared: only findings of kernel_log stay when their cause is gone",
-            hint="for example: hyperpod clear worker-2 kernel_log/Xid79 --device 0000:9b:00 --reason 'GPU replaced'",
+            hint="for example: hyperpod clear worker-2 kernel_log/Xid79 --device 0000:9b:00.0 --reason 'GPU replaced'",
         )
     args = {"node": checked_node(node), "check": check, "code": code, "device": device, "reason": reason}
     _tell(place_of(ctx).controller(cluster).command("clear", **args), output)

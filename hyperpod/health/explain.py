@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, islice
 from typing import Protocol
 
-from hyperpod.health import explain_dcgm, explain_links, explain_slurm, parse_links, parse_nvidia_smi
-from hyperpod.health.explain_gpu import DcgmExplainer, GpuExplainer
+from hyperpod.health import explain_links, explain_raid, explain_slurm, parse_dcgm, parse_links, parse_nvidia_smi
+from hyperpod.health.explain_dcgm import DcgmExplainer
+from hyperpod.health.explain_gpu import GpuExplainer
 from hyperpod.health.explain_links import LinkExplainer, SysfsExplainer
-from hyperpod.health.explain_log import KERNELISH, LogExplainer
+from hyperpod.health.explain_log import KERNELISH, LogExplainer, of_the_past
 from hyperpod.health.explain_neuron import NeuronExplainer
+from hyperpod.health.explain_raid import RaidExplainer
 from hyperpod.health.explain_slurm import SlurmExplainer
+from hyperpod.health.journal_fields import JournalFields, begins_entry
 from hyperpod.health.log_lines import LogLine, Writer, cleaned_line, parse_journal_entry, parse_log_line
 from hyperpod.health.record import Record, Word
 
 _SAMPLE_LINES = 400
 """So many lines are looked at before the first is judged: whether bare lines are the kernel's shows in the others."""
+
+_HELD_RECORDS = 2000
+"""So many records wait for whether the text goes on with a later boot, which makes them records of the past."""
 
 _BLOCK_LINES = 200_000
 _BLOCK_BYTES = 16 << 20
@@ -37,7 +44,8 @@ _WORDS = (
     b"NEURON NRT Neuron neuron nrt DMA mlx5 efa ena nvme md/ RAID SATA segfault NETDEV ink BERT CA infiniband "
     b"nfiniband hca_id Settings NIC /sys/ /proc/ NodeName REASON eason respond reboot STEPD Action: gres/ hyperpod: "
     b"rolog pilog complete uplicate evice Diagnostic Health -- Linux root=/dev fabric eset index bus_id uuid task "
-    b"Low emapped ECC abric Recovery NMGR TDRV opcode ibpanic IB Cannot netlink data"
+    b"Low emapped ECC abric Recovery NMGR TDRV opcode ibpanic ibwarn iberror IB Cannot netlink data counters: "
+    b"Personalities __CURSOR= ;b= Unable Internal journal NFS"
 )
 _WORTH_READING = re.compile(b"|".join(re.escape(word) for word in _WORDS.split()))
 """Every line with a meaning, and every first line of a tool's output, holds one of these. Most lines of a long log
@@ -55,11 +63,13 @@ class Kind(StrEnum):
     NEURON_LS = "neuron-ls"
     NEURON_RUNTIME = "neuron-runtime"
     IBSTAT = "ibstat"
+    PERFQUERY = "perfquery"
     ETHTOOL = "ethtool"
     SLURM_REASON = "slurm-reason"
     SLURM_LOG = "slurm-log"
     FABRIC_MANAGER = "fabric-manager"
     SYSFS = "sysfs"
+    MDSTAT = "mdstat"
 
 
 @dataclass(frozen=True)
@@ -133,7 +143,10 @@ class _Collector:
 
 
 class Explainer:
-    """Takes lines one by one, gives records. ``explain`` is the loop around it."""
+    """Takes lines one by one, gives records. ``explain`` is the loop around it.
+
+    A record comes out some time after its line: what follows may show that the line is of an earlier boot.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -143,6 +156,7 @@ class Explainer:
         self._dcgm = DcgmExplainer()
         self._links = LinkExplainer()
         self._sysfs = SysfsExplainer()
+        self._raid = RaidExplainer()
         self._log = LogExplainer(
             boot_id=options.boot_id,
             assume_kernel=options.assume_kernel or options.kind is Kind.KMSG,
@@ -152,6 +166,8 @@ class Explainer:
         )
         self._current: _Block | None = None
         self._collector: _Collector | None = None
+        self._entry: JournalFields | None = None
+        self._held: deque[Record] = deque()
 
     def look_at(self, sample: Iterable[str]) -> None:
         """Decide from the text's beginning whether bare lines are the kernel's.
@@ -179,22 +195,50 @@ class Explainer:
             or parse_links.is_start(text)
             or explain_slurm.is_start(text)
             or explain_links.is_sysfs(text)
+            or explain_raid.is_start(text)
+            or begins_entry(text)
             or text.startswith(("|", "+--", "$ ", "# ", "```", "-- "))
         )
 
     def passes_over(self, raw: bytes) -> bool:
         """True for a line that means nothing whatever came before."""
-        is_idle = self._current is None and self._collector is None
+        is_idle = self._current is None and self._collector is None and self._entry is None
         if not is_idle or self._options.kind not in (Kind.AUTO, Kind.KMSG):
             return False
-        return raw.lstrip()[:1] not in (b"{", b"[") and _WORTH_READING.search(raw) is None
+        # Arrays of /proc/mdstat begin with their names.
+        return raw.lstrip()[:1] not in (b"{", b"[") and raw[:2] != b"md" and _WORTH_READING.search(raw) is None
 
     def feed(self, number: int, text: str) -> list[Record]:
-        """Take one cleaned line."""
+        """Take one cleaned line, and return the records that nothing can change any more."""
+        self._held.extend(self._feed(number, text))
+        self._look_back()
+        return [self._held.popleft() for _ in range(len(self._held) - _HELD_RECORDS)]
+
+    def _look_back(self) -> None:
+        """See which of the records that wait are of an earlier boot."""
+        if not self._log.over:
+            return
+        later = dict(self._log.over)
+        self._log.over.clear()
+        self._held = deque(of_the_past(r, later[r.boot]) if r.boot in later else r for r in self._held)
+
+    def _feed(self, number: int, text: str) -> list[Record]:
         if self._collector is not None:
             return self._collect(number, text)
-        if not text.strip():
+        if self._entry is not None and self._entry.take(number, text):
             return []
+        out = self._end_entry()
+        if begins_entry(text):
+            self._entry = JournalFields.begun(number, text)
+            return out
+        return out + self._line(number, text) if text.strip() else out
+
+    def _end_entry(self) -> list[Record]:
+        entry, self._entry = self._entry, None
+        line = entry.entry() if entry is not None else None
+        return self._leave() + self._log.feed(entry.line, line) if entry is not None and line is not None else []
+
+    def _line(self, number: int, text: str) -> list[Record]:
         kind = self._options.kind
         if kind is Kind.AUTO or kind in (Kind.DCGM, Kind.NEURON_MONITOR, Kind.NEURON_LS, Kind.KMSG):
             out = self._json(number, text)
@@ -204,22 +248,26 @@ class Explainer:
 
     def end(self) -> list[Record]:
         """Say what could only be said when all was read."""
-        out: list[Record] = []
+        out = self._end_entry()
         if self._collector is not None:
             out += self._give_up()
-        for explainer in (self._gpu, self._dcgm, self._links, self._sysfs, self._slurm, self._neuron, self._log):
+        blocks = (self._gpu, self._dcgm, self._links, self._sysfs, self._raid, self._slurm, self._neuron, self._log)
+        for explainer in blocks:
             out += explainer.end()
-        return sorted(out, key=lambda record: record.line)
+        self._look_back()
+        return sorted([*self._held, *out], key=lambda record: record.line)
 
     def _told(self, kind: Kind, number: int, text: str) -> list[Record]:
         if kind is Kind.NVIDIA_SMI:
             return self._gpu.feed(number, text)
         if kind is Kind.DCGM:
             return self._dcgm.feed(number, text)
-        if kind in (Kind.IBSTAT, Kind.ETHTOOL):
+        if kind in (Kind.IBSTAT, Kind.PERFQUERY, Kind.ETHTOOL):
             return self._links.feed(number, text)
         if kind is Kind.SYSFS:
             return self._sysfs.feed(number, text)
+        if kind is Kind.MDSTAT:
+            return self._raid.feed(number, text)
         if kind is Kind.SLURM_REASON:
             return self._slurm.feed(number, text, is_reason=True)
         if kind is Kind.SLURM_LOG:
@@ -235,21 +283,23 @@ class Explainer:
 
     def _auto(self, number: int, text: str) -> list[Record]:
         """Give a line to the explainer that it belongs to."""
-        if _PREFIXED.match(text) and not explain_dcgm.is_lost(text):
+        if _PREFIXED.match(text) and not parse_dcgm.is_lost(text):
             # Most lines of a log: no tool's output begins so.
             line = parse_log_line(text)
             if line.style:
                 return self._leave() + self._log.feed(number, line)
         if parse_nvidia_smi.is_start(text) or text.lstrip().startswith("<nvidia_smi_log"):
             return self._enter(self._gpu, number, text)
-        if explain_dcgm.is_table_start(text):
+        if parse_dcgm.is_table_start(text):
             return self._enter(self._dcgm, number, text)
-        if explain_dcgm.is_lost(text):
+        if parse_dcgm.is_lost(text):
             return self._dcgm.feed(number, text)
         if parse_links.is_start(text) or explain_links.is_failure(text):
             return self._enter(self._links, number, text)
         if explain_slurm.is_start(text):
             return self._enter(self._slurm, number, text)
+        if explain_raid.is_start(text):
+            return self._enter(self._raid, number, text)
         if explain_links.is_sysfs(text):
             return self._sysfs.feed(number, text)
         line = parse_log_line(text)
@@ -335,7 +385,7 @@ class Explainer:
         assert collector is not None
         line = parse_log_line(text) if not text[:1].isspace() and text[:1] not in '{}[]"' else None
         if (line is not None and line.style) or collector.is_too_long:
-            return [*self._give_up(), *self.feed(number, text)]
+            return [*self._give_up(), *self._feed(number, text)]
         if not collector.take(text):
             return []
         self._collector = None

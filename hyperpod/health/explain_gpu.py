@@ -1,4 +1,4 @@
-"""What the output of ``nvidia-smi`` and ``dcgmi`` means. Pure: lines in, records out.
+"""What the output of ``nvidia-smi`` means. Pure: lines in, records out.
 
 One look proves less than the agent's several: the verdict is what the agent would come to if the next looks said the
 same, and the reason names how many it waits for.
@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from hyperpod.health.explain_dcgm import DcgmResult, is_lost, parse_dcgm, parse_dcgm_row
 from hyperpod.health.parse_nvidia_smi import SmiReader
 from hyperpod.health.record import Record, Word, sentence
 from hyperpod.health.text_fact import Fact
@@ -184,6 +183,14 @@ def _sram(fact: Fact) -> Record | None:
     return Record(fact.line, "gpu_memory", "SramErrors", fact.device, Word.WARN, sentence(text, note))
 
 
+def _banks(fact: Fact) -> Record | None:
+    found = re.match(r"(\d+)\b", fact.value)
+    if not found or not int(found[1]):
+        return None
+    text = f"{found[1]} banks of its memory have no spare row left: the next error there cannot be repaired"
+    return Record(fact.line, "gpu_memory", "BanksWithoutSpare", fact.device, Word.WARN, text)
+
+
 def _fabric_state(fact: Fact) -> Record | None:
     value = fact.value.lower()
     if value in ("completed", "3") or value in _NOTHING:
@@ -311,6 +318,7 @@ _JUDGES: dict[str, Callable[[Fact], Record | None]] = {
     "sram_threshold": _yes(
         "gpu_memory", "SramThreshold", Word.REPLACE, "its on-chip memory has had too many uncorrected errors"
     ),
+    "banks_none": _banks,
     "ecc_volatile": _ecc,
     "sram_volatile": _sram,
     "hw_slowdown": _yes("gpu_slowdown", "HardwareSlowdown", Word.WARN, "the hardware holds the clocks down", _BUSY),
@@ -337,52 +345,3 @@ _JUDGES: dict[str, Callable[[Fact], Record | None]] = {
     "no_devices": _tool("nvidia-smi shows no device, which containers without one do too"),
     "no_tool": _tool("there is no nvidia-smi here"),
 }
-
-
-class DcgmExplainer:
-    """Explains ``dcgmi health`` and ``dcgmi diag``."""
-
-    def __init__(self) -> None:
-        self._what = ""
-        self._lost_at = -10
-
-    def feed(self, number: int, text: str) -> list[Record]:
-        """Take one line of a table, or a message."""
-        if is_lost(text):
-            before, self._lost_at = self._lost_at, number
-            if number - before <= 2:
-                return []
-            return [Record(number, "dcgm", "HostEngineLost", "", Word.UNKNOWN, "dcgmi cannot reach its host engine")]
-        row = parse_dcgm_row(text)
-        if row is None:
-            return []
-        self._what = row.what or self._what
-        record = _dcgm(DcgmResult(number, self._what, row.device, row.word))
-        # A test's line and the lines of its GPUs below say the same.
-        return [record] if record else []
-
-    def block(self, number: int, text: str) -> list[Record] | None:
-        """Take a whole JSON document that begins in this line; None when it is not DCGM's."""
-        results = parse_dcgm(text)
-        if results is None:
-            return None
-        records = [
-            _dcgm(DcgmResult(number + r.line - 1, r.what, r.device, r.word, r.message)) for r in results
-        ]  # fmt: skip
-        return [record for record in records if record is not None]
-
-    def end(self) -> list[Record]:
-        """Nothing is left."""
-        return []
-
-
-def _dcgm(result: DcgmResult) -> Record | None:
-    if result.word in ("pass", "skip"):
-        return None
-    code = "Dcgm" + "".join(word.capitalize() for word in re.findall(r"[A-Za-z0-9]+", result.what or "result"))[:40]
-    text = f"DCGM: {result.what or 'a result'}: {result.word}"
-    if result.word == "unknown":
-        return Record(result.line, "dcgm", code, result.device, Word.UNKNOWN, sentence(text, result.message))
-    word = Word.REBOOT if result.word == "fail" else Word.WARN
-    note = "replaced when it fails again after the reboot" if word is Word.REBOOT else ""
-    return Record(result.line, "dcgm", code, result.device, word, sentence(text, result.message, note))

@@ -16,8 +16,8 @@ _SYSFS = re.compile(
     r"^(?P<path>/(?:sys|proc)/[^\s:=]*[^\s:=/](?::[0-9a-f]{2}(?::[0-9a-f]{2}\.[0-9a-f])?[^\s:=]*)*)\s*[:=]\s*(?P<value>.*)$"
 )
 _FAILED = re.compile(
-    r"^(?:ibpanic: |(?:ibstat|ibv_devinfo|ethtool|ibstatus): command not found|"
-    r"(?:bash|sh): (?:line \d+: )?(?:ibstat|ibv_devinfo|ethtool|ibstatus): command not found|"
+    r"^(?:ibpanic: |ibwarn: |perfquery: iberror: |(?:ibstat|ibv_devinfo|ethtool|ibstatus|perfquery): command not found|"
+    r"(?:bash|sh): (?:line \d+: )?(?:ibstat|ibv_devinfo|ethtool|ibstatus|perfquery): command not found|"
     r"(?:No IB devices found|Failed to get IB devices list)|Cannot get device settings: |"
     r"netlink error: No such device|No data available$)"
 )
@@ -28,16 +28,33 @@ _PEER = frozenset(
 )  # fmt: skip
 
 
+_PORT_COUNTERS = {
+    "SymbolErrorCounter": 0xFFFF,
+    "LinkErrorRecoveryCounter": 0xFF,
+    "LinkDownedCounter": 0xFF,
+    "PortRcvErrors": 0xFFFF,
+    "LocalLinkIntegrityErrors": 0xF,
+    "ExcessiveBufferOverrunErrors": 0xF,
+}
+"""Counters of perfquery that the agent judges too, with the value at which each stands still."""
+
+
 class LinkExplainer:
     """Explains the tools that show ports and links."""
 
     def __init__(self) -> None:
         self._reader = LinkReader()
         self._ports: OrderedDict[str, dict[str, Fact]] = OrderedDict()
+        self._counted: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._failed_at = -10
 
     def feed(self, number: int, text: str) -> list[Record]:
         """Take one line."""
         if is_failure(text):
+            before, self._failed_at = self._failed_at, number
+            if number - before <= 2 and not text.startswith(("bash", "sh")):
+                # The libraries say it once more, each in its own words.
+                return []
             why = "the tool could not look at the devices; says nothing of the hardware"
             return [Record(number, "infiniband", "ToolFailed", "", Word.UNKNOWN, why)]
         out: list[Record] = []
@@ -51,11 +68,34 @@ class LinkExplainer:
                     out.append(_record(fact, "ethernet", "EthernetHalfDuplex", Word.WARN, "the link runs half duplex"))
             elif fact.field.startswith("counter "):
                 out += _allowance(fact)
+            elif fact.field.startswith("port "):
+                out += self._port_counter(fact)
             elif fact.field in ("state", "physical", "rate", "layer"):
                 self._ports.setdefault(fact.device, {})[fact.field] = fact
                 if len(self._ports) > _MOST:
                     self._ports.popitem(last=False)
         return out
+
+    def _port_counter(self, fact: Fact) -> list[Record]:
+        """Judge a counter of perfquery: a total is no event, an increase between two looks is."""
+        name = fact.field[5:]
+        most, value = _PORT_COUNTERS.get(name), int(fact.value)
+        if most is None:
+            return []
+        key = (fact.device, name)
+        before = self._counted.get(key)
+        self._counted[key] = value
+        if len(self._counted) > _MOST:
+            self._counted.popitem(last=False)
+        if before is not None and value > before:
+            text = f"{name} rose by {value - before} between two looks"
+            note = "whether that is much depends on the time between them"
+            return [_record(fact, "infiniband", "LinkErrors", Word.WARN, sentence(text, note))]
+        if not value or before is not None:
+            return []
+        text = f"{name} {value}: a total; only an increase counts"
+        note = "it has reached its end and counts no further: perfquery -R sets it back" if value == most else ""
+        return [_record(fact, "infiniband", "LinkTotals", Word.OK, sentence(text, note))]
 
     def end(self) -> list[Record]:
         """Judge the ports: a port's lines belong together, and rates are compared with each other."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hyperpod.core.finding import Action, Severity
 from hyperpod.health.explain_neuron import NeuronExplainer
 from hyperpod.health.explain_slurm import SlurmExplainer
-from hyperpod.health.kernel import classify, explain_benign
+from hyperpod.health.kernel import classify, device_of, explain_benign
 from hyperpod.health.kernel_events import Judged, KernelEvents
 from hyperpod.health.log_lines import LogLine, Writer
 from hyperpod.health.record import Record, Word, sentence, word_of
@@ -22,6 +22,8 @@ from hyperpod.health.record import Record, Word, sentence, word_of
 CHECK = "kernel_log"
 _MOST_HOSTS = 64
 _CLOCK_BACK_S = 60.0
+_MOST_BOOTS = 4096
+_HALF_A_YEAR_S = 183 * 86400.0
 
 USUAL_ROOTS = (
     *(f"{disk}{part}" for disk in ("sda", "vda", "xvda") for part in ("", *range(1, 10))),
@@ -41,9 +43,11 @@ _FABRIC_LOG = re.compile(r"^\[[A-Z][a-z]{2} \d\d \d{4} \d\d:\d\d:\d\d\] \[[A-Z]+
 _FABRIC_PROGRAMS = frozenset({"nv-fabricmanager", "nvidia-fabricmanager"})
 
 KERNELISH = re.compile(
-    r"^(?:\[ *\d+\.\d+\] )?(?:NVRM|Xid \(PCI:|nvidia|mlx5_core |EXT4-fs|XFS \(|BTRFS|EDAC |mce: |pcieport |"
+    r"^(?:\[ *\d+\.\d+\] )?(?:Linux version \d|NVRM|Xid \(PCI:|nvidia|mlx5_core |EXT4-fs|XFS \(|BTRFS|EDAC |mce: |"
+    r"pcieport |"
     r"(?:\{\d+\})?\[Hardware Error\]|watchdog: |NMI |INFO: (?:task|rcu)|rcu: |BUG: |Oops|general protection|"
-    r"Kernel panic|Out of memory: |Memory cgroup|oom-kill:|Lustre|nfs: |lockd: |efa |ena |nvme |md[/:]|neuron:|"
+    r"Kernel panic|Unable to handle kernel|Internal error: |Aborting journal|NFS: |"
+    r"Out of memory: |Memory cgroup|oom-kill:|Lustre|nfs: |lockd: |efa |ena |nvme |md[/:]|neuron:|"
     r"NEURON_HW_ERR|blk_update|print_req|I/O error, dev|Buffer I/O|critical medium|NETDEV|Memory failure|BERT: |ata\d|"
     r"[\w./-]+\[\d+\]: segfault|Call Trace|RIP: |Code: |Modules linked|CPU: \d|Hardware name: |"
     r" *(?:\? )?[\w.]+\+0x[0-9a-f]+|[\w-]+ [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)"
@@ -51,8 +55,33 @@ KERNELISH = re.compile(
 """How lines of the kernel begin that say something of health."""
 
 
+@dataclass
+class _Log:
+    """What is remembered of one log: of one host, with one kind of time.
+
+    ``number`` is that of its present boot; ``order`` is above 0 while times rise, below while they fall.
+    """
+
+    events: KernelEvents
+    number: int
+    boot: str = ""
+    last_at: float | None = None
+    order: int = 0
+
+
+def of_the_past(record: Record, later: int) -> Record:
+    """Return the record of a line that stands in a boot before another one, which begins in the line ``later``."""
+    if record.verdict is Word.OK:
+        return record
+    reason = f"of an earlier boot, line {later} shows a later one: does not count"
+    return replace(record, verdict=Word.OK, reason=sentence(reason, f"it says: {record.reason}"))
+
+
 class LogExplainer:
     """Explains lines of logs.
+
+    ``over`` holds the boots that were found to be of the past since somebody last emptied it: the number in
+    ``Record.boot``, and the line that begins a later one.
 
     Args:
         boot_id: Only lines of this boot count, where the text says of which boot a line is.
@@ -77,10 +106,12 @@ class LogExplainer:
         self._has_learned_root = bool(root_devices)
         self._neuron = neuron or NeuronExplainer()
         self._slurm = slurm or SlurmExplainer()
-        self._events: OrderedDict[tuple[str, str], KernelEvents] = OrderedDict()
-        self._boots: dict[tuple[str, str], str] = {}
-        self._last_at: dict[tuple[str, str], float] = {}
+        self.over: list[tuple[int, int]] = []
+        self._logs: OrderedDict[tuple[str, str], _Log] = OrderedDict()
+        self._number = 0
+        self._past: OrderedDict[int, int] = OrderedDict()
         self._boot = ""
+        self._reboots = 0
         self._last = LogLine("")
 
     def feed(self, number: int, line: LogLine) -> list[Record]:
@@ -88,7 +119,7 @@ class LogExplainer:
         marker = _BOOT.match(line.text)
         if marker:
             self._boot = marker["boot"] or ""
-            self._new_boot()
+            self._reboots += not self._boot
             self._last = line
             return []
         line = self._owned(line)
@@ -127,17 +158,19 @@ class LogExplainer:
         root = _ROOT.search(line.text) if "root=/dev" in line.text else None
         if root:
             self._roots, self._has_learned_root = (root["dev"].rpartition("/")[2],), True
-            for events in self._events.values():
-                events.root_devices = self._roots
-        events = self._events_of(line, boot)
+            for known in self._logs.values():
+                known.events.root_devices = self._roots
+        found = self._log_of(number, line, boot)
         out: list[Record] = []
-        on = f"on {line.host}" if line.host and len({host for host, _ in self._events}) > 1 else ""
+        on = f"on {line.host}" if line.host and len({host for host, _ in self._logs}) > 1 else ""
         for text in line.text.split("\n") if "\n" in line.text else (line.text,):
-            judged = events.feed(text, line.at_s)
+            judged = found.events.feed(text, line.at_s)
             out += [self._record(number, item, assumed, on) for item in judged]
             if not judged and (benign := explain_benign(text.strip())):
                 out.append(Record(number, CHECK, benign[0], "", Word.OK, sentence(benign[1], assumed, on)))
-        return out
+        out = [replace(record, boot=found.number) for record in out]
+        later = self._past.get(found.number)
+        return out if later is None else [of_the_past(record, later) for record in out]
 
     def _record(self, number: int, judged: Judged, *notes: str) -> Record:
         verdict = judged.verdict
@@ -155,33 +188,55 @@ class LogExplainer:
             drained = f"{which} by its name (--root-device says which it is)"
         return Record(number, CHECK, verdict.code, verdict.device, word, sentence(reason, judged.note, drained, *notes))
 
-    def _events_of(self, line: LogLine, boot: str) -> KernelEvents:
+    def _log_of(self, number: int, line: LogLine, boot: str) -> _Log:
+        """Return what is remembered of the log that a line belongs to, and see whether another boot begins."""
         key = (line.host, line.clock)
-        events = self._events.get(key)
-        if events is None:
-            events = self._events[key] = KernelEvents(self._roots or USUAL_ROOTS)
-            while len(self._events) > _MOST_HOSTS:
-                old, _ = self._events.popitem(last=False)
-                self._boots.pop(old, None)
-                self._last_at.pop(old, None)
-        last = self._last_at.get(key)
-        is_back = (
-            line.clock == "boot" and last is not None and line.at_s is not None and line.at_s < last - _CLOCK_BACK_S
-        )
-        is_first = line.text.startswith("Linux version ") and last is not None
-        if (boot and self._boots.get(key, boot) != boot) or is_back or is_first:
-            events.new_boot()
-        if boot:
-            self._boots[key] = boot
+        boot = boot or (f"after reboot {self._reboots}" if self._reboots else "")
+        log = self._logs.get(key)
+        if log is None:
+            self._number += 1
+            log = self._logs[key] = _Log(KernelEvents(self._roots or USUAL_ROOTS), self._number, boot)
+            while len(self._logs) > _MOST_HOSTS:
+                self._logs.popitem(last=False)
+        elif self._is_other_boot(log, line, boot):
+            log.events.new_boot()
+            self._divide(number, log, line)
+            log.last_at, log.order, log.boot = None, 0, boot or log.boot
+        elif line.clock == "boot" and line.at_s is not None and line.at_s < (log.last_at or 0.0) - _CLOCK_BACK_S:
+            # Another boot, or another excerpt: which of the two is the later one is not said.
+            log.events.new_boot()
+        log.boot = boot or log.boot
         if line.at_s is not None:
-            self._last_at[key] = line.at_s
-        return events
+            step = line.at_s - (line.at_s if log.last_at is None else log.last_at)
+            log.order = max(-100, min(100, log.order + (step > 0) - (step < 0)))
+            log.last_at = line.at_s
+        return log
 
-    def _new_boot(self) -> None:
-        for events in self._events.values():
-            events.new_boot()
-        self._boots.clear()
-        self._last_at.clear()
+    @staticmethod
+    def _is_other_boot(log: _Log, line: LogLine, boot: str) -> bool:
+        if boot and log.boot != boot and (log.boot or boot.startswith("after ")):
+            return True
+        return line.text.startswith("Linux version ") and (line.clock != "boot" or (line.at_s or 0.0) < 1.0)
+
+    def _divide(self, number: int, log: _Log, line: LogLine) -> None:
+        """One boot ends here and another begins; the earlier one's lines are of the past.
+
+        The earlier one stands above, unless the text is turned around (``journalctl -r``), which its times show.
+        """
+        is_turned = log.order < 0
+        if line.clock in ("wall", "year") and line.at_s is not None and log.last_at is not None:
+            # Without a year December comes before January.
+            is_turned = -_HALF_A_YEAR_S < line.at_s - log.last_at < 0
+        above = log.number
+        self._number += 1
+        log.number = self._number
+        if is_turned:
+            self._past[log.number] = number
+        elif not (self._boot_id and log.boot == self._boot_id):
+            self._past[above] = number
+            self.over.append((above, number))
+        while len(self._past) > _MOST_BOOTS:
+            self._past.popitem(last=False)
 
     def _alone(self, number: int, text: str) -> list[Record]:
         """Explain one text without any memory."""
@@ -217,8 +272,7 @@ class LogExplainer:
         """Explain a line of NVIDIA's fabric manager."""
         found = _FABRIC.search(text)
         if found:
-            device = (found["bus"] or "").lower().partition(".")[0]
-            device = f"{device[-10:]}" if len(device) >= 10 else device
+            device = device_of(found["bus"]) if found["bus"] and ":" in found["bus"] else ""
             code = f"SXid{found['code']}"
             if found["word"] == "fatal":
                 why = f"fatal error {found['code']} of an NVSwitch: all GPUs of the node"

@@ -48,6 +48,7 @@ class Verdict:
         again: Action when it comes a second time; NONE: the same as the first time.
         merges: Lines with the same word here (and device, where both name one) within five seconds are one event.
         fold_s: Lines that follow within this time are the same event as far as ``times`` goes.
+        unit: Part of the device that the line names; the same one under a second job is suspect.
         unless: What the line cannot prove and what would change the verdict; empty when it stands alone.
     """
 
@@ -66,6 +67,7 @@ class Verdict:
     again: Action = Action.NONE
     merges: str = ""
     fold_s: float = 0.0
+    unit: str = ""
     unless: str = ""
 
 
@@ -75,7 +77,8 @@ _BEGINS = re.compile(
     r"(?:NVRM: |nvidia|mce: |EDAC |(?:\{\d+\})?\[Hardware Error|Memory |[Oo]ut of memory|EXT4-fs|XFS \(|BTRFS|"
     r"blk_update|print_req|end_request|critical medium|I/O error|Buffer I/O|nvme nvme|md[/:]|oom-kill:|INFO: |"
     r"Future hung|NMI |watchdog: |BUG: |kernel BUG|rcu: |Oops|general protection|invalid opcode|divide error|"
-    r"double fault|stack segment|Kernel panic|Lustre|nfs: |lockd: |mlx5_core |efa |ena |infiniband |NETDEV |"
+    r"double fault|stack segment|Kernel panic|Unable to handle kernel|Internal error: |Aborting journal|NFS: |Lustre|"
+    r"nfs: |lockd: |mlx5_core |efa |ena |infiniband |NETDEV |"
     r"neuron:|ata\d|(?:\S+ )?[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])"
 )
 # … or holds one of these.
@@ -89,7 +92,7 @@ def _says_something(text: str) -> bool:
 # dmesg's time, where a log was copied from it; the raw record has none.
 _LEAD = r"^(?:\[[ \d.]+\] )?"
 _PCI = (
-    r"(?:PCI:)?(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F]{1,4})?"
+    r"(?:PCI:)?(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F]{1,4})?)"
     r"(?![0-9a-fA-F])"
 )
 _EFA_NAME = r"efa_\d+|rdmap\d+s\d+\w*"
@@ -113,6 +116,7 @@ _LINK = re.compile(r"\blink (\d+)", re.IGNORECASE)
 _NVLINK5_WORD = re.compile(r"\b[A-Z][A-Z0-9_]+\s+(?P<word>Fatal|Non-?[Ff]atal)\s+XC|\b(?P<bare>Fatal|Non-?[Ff]atal)\b")
 _CHANGED = re.compile(r"\brecovery action changed from (?P<before>.*?) to (?P<after>.*)", re.DOTALL)
 _CAUSED_BY = re.compile(r"\bcaused by previous Xid (\d+)")
+_PLACE = re.compile(r"\bGPC (\d+), TPC (\d+)\b")
 _RESET_BITS = re.compile(r"\bRST: (Yes|No), D-RST: (Yes|No)")
 
 _COMES_BACK = frozenset(
@@ -121,14 +125,18 @@ _COMES_BACK = frozenset(
 """Codes for which a reboot is tried once: the second time asks for another machine."""
 
 
-def _device(pci: str) -> str:
-    """Return the form in which devices are named: four digits of domain, lower case, no function."""
-    *domain, bus, slot = pci.lower().split(":")
-    return f"{domain[0][-4:] if domain else '0000'}:{bus}:{slot}"
+def device_of(pci: str) -> str:
+    """Return the form in which devices are named everywhere, the kernel's own: ``0000:9b:00.0``.
+
+    NVIDIA's lines leave out the function, or the domain, or write either with more digits.
+    """
+    *domain, bus, slot = pci.strip(" .").lower().split(":")
+    slot, _, function = slot.partition(".")
+    return f"{domain[-1][-4:] if domain else '0000'}:{bus}:{slot}.{function[-1:] or '0'}"
 
 
 def _xid(match: re.Match[str]) -> Verdict:
-    code, device = int(match["code"]), _device(match["pci"])
+    code, device = int(match["code"]), device_of(match["pci"])
     rest = _WHO.sub("", match["rest"], count=1)
     known = XIDS.get(code)
     if known is None:
@@ -152,7 +160,12 @@ def _xid(match: re.Match[str]) -> Verdict:
     if 144 <= code <= 150:
         return _nvlink5(verdict, code, rest)
     if code == 45 and (cause := _CAUSED_BY.search(rest)):
-        return replace(verdict, severity=Severity.OK, message=f"{verdict.message} (Xid {cause.group(1)})")
+        # The program's end follows from the other event, which is judged by itself: nothing is counted twice.
+        message = f"{verdict.message}: here Xid {cause.group(1)}, no second event"
+        return replace(verdict, severity=Severity.OK, message=message)
+    if code in (13, 31):
+        place = _PLACE.search(rest) if code == 13 else None
+        return replace(verdict, unit=f"GPC {place[1]} TPC {place[2]}" if place else device)
     if code == 94 and (bits := _RESET_BITS.search(rest)) and "Yes" in bits.groups():
         return replace(verdict, message=f"{verdict.message}; the GPU wants a reset after the job")
     return verdict
@@ -231,7 +244,7 @@ def _nvlink5(verdict: Verdict, code: int, rest: str) -> Verdict:
 
 
 def _sxid(match: re.Match[str]) -> Verdict:
-    device, code = _device(match["pci"]), match["code"]
+    device, code = device_of(match["pci"]), match["code"]
     is_fatal = match["word"] == "Fatal"
     message = f"NVSwitch {device} reports SXid {code} ({match['word']}): {match['rest'][:80]}"
     if is_fatal:
@@ -240,13 +253,13 @@ def _sxid(match: re.Match[str]) -> Verdict:
 
 
 def _off_bus(match: re.Match[str]) -> Verdict:
-    device = _device(match["pci"]) if match["pci"] else ""
+    device = device_of(match["pci"]) if match["pci"] else ""
     message = f"GPU {device or '?'} has fallen off the bus"
     return Verdict("Xid79", _F, message, Action.REBOOT, device, again=Action.REPLACE, merges="off the bus")
 
 
 def _no_start(match: re.Match[str]) -> Verdict:
-    device = _device(match["pci"]) if match["pci"] else ""
+    device = device_of(match["pci"]) if match["pci"] else ""
     message = f"GPU {device or '?'} does not start"
     return Verdict("GpuStartFailed", _F, message, Action.REBOOT, device, again=Action.REPLACE, merges="start")
 
@@ -254,7 +267,12 @@ def _no_start(match: re.Match[str]) -> Verdict:
 def _machine_check(match: re.Match[str]) -> Verdict | None:
     status = int(match["status"], 16) if match["status"] else 0
     device = f"CPU {match['cpu']} bank {int(match['bank'])}"
-    if match["kind"] == "Machine Check Exception" or status >> 61 & 1:
+    is_uncorrected = bool(status >> 61 & 1)
+    if is_uncorrected and match["kind"] == "Machine Check" and not status >> 55 & 0b111:
+        # No corrupt context, not signalled, no action required: the data was not used (UCNA).
+        message = f"uncorrected machine check on {device} that asks for nothing"
+        return Verdict("MachineCheckUnused", Severity.WARN, message, device=device)
+    if is_uncorrected or match["kind"] == "Machine Check Exception":
         return Verdict("MachineCheck", Severity.FATAL, f"uncorrected machine check on {device}", Action.REPLACE, device)
     return Verdict(
         "MachineCheckCorrected",
@@ -307,7 +325,21 @@ def _ghes(match: re.Match[str]) -> Verdict | None:
 
 
 _HARMLESS_DRIVERS = frozenset(
-    {"xhci_hcd", "ehci-pci", "ohci-pci", "iwlwifi", "ath10k_pci", "ath11k_pci", "snd_hda_intel", "i915", "thunderbolt"}
+    {
+        "xhci_hcd",
+        "ehci-pci",
+        "ohci-pci",
+        "iwlwifi",
+        "ath10k_pci",
+        "ath11k_pci",
+        "snd_hda_intel",
+        "i915",
+        "thunderbolt",
+        "ast",
+        "mgag200",
+        "radeon",
+        "snd_hda_codec",
+    }
 )
 """Drivers of parts that no job depends on."""
 
@@ -444,7 +476,7 @@ def _neuron(match: re.Match[str]) -> Verdict:
 
 def _neuron_timeout(match: re.Match[str]) -> Verdict:
     named = re.search(r"\bnd\d+\b", match.string)
-    device = named.group() if named else ""
+    device = f"nd{int(named.group()[2:])}" if named else ""
     message = f"the Neuron driver reports time-outs{f' of {device}' if device else ''}"
     return Verdict("NeuronTimeout", _F, message, Action.REBOOT, device, times=2, within_s=HOUR_S)
 
@@ -544,6 +576,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
         _fixed(Verdict("PcieLimited", _W, "{dev} has a slower place on the bus than it could use")),
     ),
     (re.compile(_LEAD + r"EXT4-fs error \(device (?P<dev>[^)]+)\)"), _file_system),
+    (re.compile(_LEAD + r"Aborting journal on device (?P<dev>[\w-]+?)(?:-\d+)?\.?$"), _file_system),
     (re.compile(_LEAD + r"EXT4-fs \((?P<dev>[^)]+)\): Remounting filesystem read-only"), _file_system),
     (
         re.compile(_LEAD + r"XFS \((?P<dev>[^)]+)\): User initiated shutdown"),
@@ -594,7 +627,8 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
     ),
     (
         re.compile(
-            _LEAD + r"(?:BUG: (?:kernel NULL pointer dereference|unable to handle)|"
+            _LEAD + r"(?:BUG: (?:kernel NULL pointer dereference|unable to handle)|Unable to handle kernel |"
+            r"Internal error: .*\[#\d+\]|"
             r"Oops(?:: |\b.*?)[0-9a-f]{4} \[#\d+\]|general protection fault(?:,.*)?: [0-9a-f]{4} \[#\d+\]|"
             r"kernel BUG at \S+:\d+!|(?:invalid opcode|divide error|double fault|stack segment): [0-9a-f]{4} \[#\d+\])"
         ),
@@ -626,6 +660,10 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Verdict | None]],
     (
         re.compile(_LEAD + r"(?:nfs|lockd): server (?P<dev>\S+) OK\b"),
         _fixed(Verdict("NfsBack", Severity.OK, "the NFS server {dev} answers again", closes="NfsSilent")),
+    ),
+    (
+        re.compile(_LEAD + r"NFS: .*[Ll]ock reclaim failed"),
+        _fixed(Verdict("NfsLocksLost", _W, "an NFS server gave locks back to nobody", whose=Whose.SITE)),
     ),
     (
         re.compile(

@@ -8,12 +8,12 @@ window is counted there.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hyperpod.core.finding import Action, Severity
-from hyperpod.health.kernel import DAY_S, GPU_NAMED, Verdict, classify
+from hyperpod.health.kernel import DAY_S, GPU_NAMED, Verdict, classify, device_of
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -63,13 +63,24 @@ class _Seen:
 class KernelEvents:
     """The memory that judging one line after the other needs. It stays small whatever is fed.
 
+    ``jobs`` are those that run on the node while lines are fed; empty while that is not known.
+
     Args:
         root_devices: Devices below the root file system.
         overrides: Severity by code, for sites that know better.
+        is_needed: Says of a PCI address whether a job needs what is there; None: everything is needed.
     """
 
-    def __init__(self, root_devices: Collection[str] = (), overrides: Mapping[str, Severity] | None = None) -> None:
+    def __init__(
+        self,
+        root_devices: Collection[str] = (),
+        overrides: Mapping[str, Severity] | None = None,
+        is_needed: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._is_needed = is_needed
         self.root_devices = tuple(root_devices)
+        self.jobs: frozenset[int] = frozenset()
+        self._failed: OrderedDict[tuple[str, str, str], tuple[float, frozenset[int]]] = OrderedDict()
         self._overrides = dict(overrides or {})
         self._boot = 0
         self._windows: OrderedDict[tuple[str, str], deque[tuple[float, int]]] = OrderedDict()
@@ -119,7 +130,27 @@ class KernelEvents:
             judged = self._judge(self._completed(verdict, line, at), at)
             if judged is not None:
                 out.append(judged)
+            if verdict.unit and self.jobs and at is not None:
+                out += self._under_another_job(verdict, at)
         return out
+
+    def _under_another_job(self, verdict: Verdict, at: float) -> list[Judged]:
+        """Say when the same unit of a GPU fails under a second job: then it may be no program's fault."""
+        key = (verdict.code, verdict.device, verdict.unit)
+        then, before = self._failed.get(key, (at, self.jobs))
+        is_other = not before & self.jobs and 0 <= at - then <= DAY_S
+        if not is_other and at - then <= DAY_S and before & self.jobs:
+            # The first job stands until it is known to be another, or too long ago.
+            _put(self._failed, key, (at, before & self.jobs))
+            return []
+        _put(self._failed, key, (at, self.jobs))
+        if not is_other:
+            return []
+        where = f"GPU {verdict.device}" + ("" if verdict.unit == verdict.device else f", {verdict.unit}")
+        jobs = f"{_named(before)}, now {_named(self.jobs)}"
+        text = f"{where}: Xid {verdict.code[3:]} again within 24 h under another job ({jobs}): the GPU is suspect"
+        suspect = Verdict("GpuSuspect", Severity.WARN, text, device=verdict.device)
+        return [Judged(suspect, suspect.severity, suspect.action)]
 
     def _classified(self, text: str) -> tuple[Verdict, ...]:
         # Floods repeat one line; it is understood once.
@@ -131,8 +162,7 @@ class KernelEvents:
         """Remember lines that open an event of several records, and read a stack."""
         named = GPU_NAMED.match(line)
         if named:
-            *domain, bus, slot = named["pci"].lower().split(":")
-            self._gpu = (f"{domain[0][-4:] if domain else '0000'}:{bus}:{slot}", at, self._lines)
+            self._gpu = (device_of(named["pci"]), at, self._lines)
         if self._lines - self._lockup_line <= _NAPI_RECORDS and "mlx5" in line and "napi" in line:
             self._lockup_line = -_NAPI_RECORDS - 1
             message = "a CPU is locked up in the network card's driver"
@@ -166,6 +196,9 @@ class KernelEvents:
         if is_before and verdict.code.startswith("HardwareError") and not line.startswith("{"):
             message = "the firmware reports a hardware error of the boot before"
             verdict = Verdict("HardwareErrorBefore", Severity.WARN, message)
+        if verdict.code == "PcieFatal" and self._is_needed is not None and not self._is_needed(verdict.device):
+            message = f"{verdict.message}, a port with nothing below it that a job needs"
+            verdict = Verdict("PcieUncorrected", Severity.WARN, message, device=verdict.device)
         override = self._overrides.get(verdict.code)
         if override is not None:
             action = verdict.action if override is Severity.FATAL else Action.NONE
@@ -286,6 +319,10 @@ def _put(memory: OrderedDict[_K, _V], key: _K, value: _V) -> None:
     memory.move_to_end(key)
     while len(memory) > _MOST:
         memory.popitem(last=False)
+
+
+def _named(jobs: Collection[int]) -> str:
+    return ", ".join(str(job) for job in sorted(jobs)[:4])
 
 
 def _span(seconds: float) -> str:

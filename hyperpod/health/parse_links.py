@@ -1,7 +1,7 @@
-"""What ``ibstat``, ``ibstatus``, ``ibv_devinfo`` and ``ethtool`` print, line by line. Pure.
+"""What ``ibstat``, ``ibstatus``, ``ibv_devinfo``, ``perfquery`` and ``ethtool`` print, line by line. Pure.
 
-Owns the formats. Gives facts with the fields ``state``, ``physical``, ``rate``, ``layer``, ``link``, ``duplex`` and, of
-``ethtool -S``, ``counter NAME``.
+Owns the formats. Gives facts with the fields ``state``, ``physical``, ``rate``, ``layer``, ``link``, ``duplex``, of
+``ethtool -S`` ``counter NAME`` and of ``perfquery`` ``port NAME``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ _IBSTATUS = re.compile(r"^Infiniband device '(?P<ca>[^']+)' port (?P<port>\d+) s
 _HCA = re.compile(r"^hca_id:\s*(?P<ca>\S+)")
 _SETTINGS = re.compile(r"^Settings for (?P<dev>[\w.@:-]+):")
 _STATISTICS = re.compile(r"^NIC statistics:")
+_PERFQUERY = re.compile(r"^# Port (?:extended |Extended )?[Cc]ounters: Lid (?P<lid>\d+) port (?P<port>\d+)\b")
+_DOTTED = re.compile(r"^(?P<name>[A-Z]\w+):\.{2,}(?P<value>\d{1,20})\s*$")
 _PORT = re.compile(r"^\s+(?:Port (?P<ibstat>\d+):|port:\s+(?P<ibv>\d+))\s*$")
 _PAIR = re.compile(r"^\s+(?P<name>[A-Za-z][\w -]*?):\s+(?P<value>\S.*?)\s*$")
 _COUNTER = re.compile(r"^\s+(?P<name>\w+):\s*(?P<value>\d+)\s*$")
@@ -32,7 +34,7 @@ _ETHTOOL = {"link detected": "link", "duplex": "duplex", "speed": "speed"}
 
 def is_start(text: str) -> bool:
     """True for a line that begins output of one of the tools."""
-    return any(p.match(text) for p in (_CA, _IBSTATUS, _HCA, _SETTINGS, _STATISTICS))
+    return any(p.match(text) for p in (_CA, _IBSTATUS, _HCA, _SETTINGS, _STATISTICS, _PERFQUERY))
 
 
 class LinkReader:
@@ -52,6 +54,14 @@ class LinkReader:
                 self._device, self._kind = groups.get("ca") or groups["dev"], kind
                 self._port = groups.get("port") or ""
                 return []
+        counted = _PERFQUERY.match(text)
+        if counted:
+            self._device, self._port, self._kind = f"lid {counted['lid']}", counted["port"], "perfquery"
+            return []
+        if self._kind == "perfquery":
+            dotted = _DOTTED.match(text)
+            device = f"{self._device}/{self._port}"
+            return [Fact(number, device, f"port {dotted['name']}", dotted["value"])] if dotted else []
         if _STATISTICS.match(text):
             self._kind = "statistics"
             return []

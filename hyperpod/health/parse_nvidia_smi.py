@@ -22,6 +22,7 @@ _Q_FIELDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"gpu recovery action", "recovery_action"),
         (r"remapped rows/pending", "remap_pending"),
         (r"remapped rows/remapping failure occurred", "remap_failed"),
+        (r"remapped rows/bank remap availability histogram/none", "banks_none"),
         (r"row remapper/.*", ""),
         (r"ecc errors/volatile/sram uncorrectable(?: parity| sec-ded)?", "sram_volatile"),
         (r"ecc errors/volatile/(?:dram uncorrectable|total|double bit/total)", "ecc_volatile"),
@@ -54,6 +55,7 @@ _XML_FIELDS: Mapping[str, str] = {
     "gpu_recovery_action": "recovery_action",
     "remapped_row_pending": "remap_pending",
     "remapped_row_failure": "remap_failed",
+    "row_remapper_histogram_none": "banks_none",
     "volatile/sram_uncorrectable": "sram_volatile",
     "volatile/sram_uncorrectable_parity": "sram_volatile",
     "volatile/sram_uncorrectable_secded": "sram_volatile",
@@ -81,6 +83,7 @@ _CSV_FIELDS: Mapping[str, str] = {
     "gpu_recovery_action": "recovery_action",
     "remapped_rows.pending": "remap_pending",
     "remapped_rows.failure": "remap_failed",
+    "remapped_rows.histogram.none": "banks_none",
     "ecc.errors.uncorrected.volatile.total": "ecc_volatile",
     "ecc.errors.uncorrected.volatile.dram": "ecc_volatile",
     "ecc.errors.uncorrected.volatile.device_memory": "ecc_volatile",
@@ -104,7 +107,7 @@ _CSV_REASONS = {
 _ACTIVE_BITS = {0x8: "hw_slowdown", 0x40: "hw_thermal", 0x80: "power_brake", 0x4: "sw_power_cap"}
 _CSV_MARK = re.compile(
     r"(?:^|, ?)(?:index|uuid|gpu_uuid|name|gpu_name|serial|gpu_bus_id|pci\.bus_id|gpu_recovery_action|timestamp|"
-    r"remapped_rows\.\w+|ecc\.[\w.]+|clocks_(?:event|throttle)_reasons\.\w+|fabric\.\w+|pcie\.link\.[\w.]+|"
+    r"remapped_rows\.[\w.]+|ecc\.[\w.]+|clocks_(?:event|throttle)_reasons\.\w+|fabric\.\w+|pcie\.link\.[\w.]+|"
     r"retired_pages\.\w+|temperature\.gpu|power\.draw|utilization\.gpu|memory\.(?:used|total|free))"
     r"(?: \[[^\]]*\])?(?=,|$)"
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -36,6 +36,8 @@ class Record:
         device: Part of the node; empty for the whole node.
         verdict: What it asks for.
         reason: Why, in a sentence, with what was assumed and what would change it.
+        boot: Number of the boot within the text that the line belongs to; 0 where that means nothing. A text that
+            goes on with a later boot makes the record one of the past.
     """
 
     line: int
@@ -44,6 +46,7 @@ class Record:
     device: str
     verdict: Word
     reason: str
+    boot: int = field(default=0, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -62,7 +65,7 @@ def word_of(severity: Severity, action: Action, whose: Whose) -> Word:
     if severity is Severity.UNKNOWN:
         return Word.UNKNOWN
     if severity is Severity.OK:
-        return Word.OK
+        return Word.APP if whose is Whose.USER else Word.OK
     if severity is Severity.FATAL and action in (Action.REBOOT, Action.REPLACE):
         return Word.REBOOT if action is Action.REBOOT else Word.REPLACE
     return Word.APP if whose is Whose.USER else Word.WARN

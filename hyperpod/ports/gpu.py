@@ -78,6 +78,7 @@ class GpuView:
         sram_uncorrected: Uncorrected errors of the on-chip memory, ever.
         sram_threshold_exceeded: The driver's own word that these were too many.
         remap_pending, remap_failed: State of the row remapper; of page retirement on parts without one.
+        banks_without_spare: Banks of the memory that have no spare row left for a further remap.
         retired_pages: Pages retired for double bit errors (parts without a row remapper).
         links_active, links_total: NVLinks that are up, and that the part has; None for parts without.
         link_errors: Error counters of the links, summed up by kind.
@@ -85,6 +86,8 @@ class GpuView:
         slowdowns: Bits of the reasons for which clocks are held down now.
         temperature_c, temperature_limit_c: Degrees Celsius; the limit is where the part slows down.
         power_w, utilisation_percent: Draw and use.
+        power_limit_w, clocks, vbios: How the part is set up: limit of its draw, application clocks (processor and
+            memory, ``1980/2619 MHz``), version of its firmware. These are read every ten minutes.
         fabric_state, fabric_status, fabric_clique, fabric_uuid, fabric_health: Of parts with an NVSwitch fabric.
         persistence: Whether the driver keeps the GPU awake without users.
         compute_processes: Ids of the processes that compute on it, on this machine.
@@ -105,6 +108,7 @@ class GpuView:
     sram_threshold_exceeded: bool | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
+    banks_without_spare: int | None = None
     retired_pages: int | None = None
     links_active: int | None = None
     links_total: int | None = None
@@ -118,6 +122,9 @@ class GpuView:
     temperature_c: int | None = None
     temperature_limit_c: int | None = None
     power_w: float | None = None
+    power_limit_w: float | None = None
+    clocks: str = ""
+    vbios: str = ""
     utilisation_percent: int | None = None
     fabric_state: int | None = None
     fabric_status: int | None = None

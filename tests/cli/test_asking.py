@@ -220,14 +220,14 @@ def test_why_of_a_node_is_by_its_name_and_a_wrong_name_is_usage(demo: Fakes) -> 
         (["drain", "worker-1", "--reason", " fan  is loud "], ("drain", {"node": "worker-1", "reason": "fan is loud"})),
         (["undrain", "worker-1"], ("undrain", {"node": "worker-1"})),
         (
-            ["clear", "worker-1", "kernel_log/Xid79", "--device", "0000:9b:00", "--reason", "GPU replaced"],
+            ["clear", "worker-1", "kernel_log/Xid79", "--device", "0000:9b:00.0", "--reason", "GPU replaced"],
             (
                 "clear",
                 {
                     "node": "worker-1",
                     "check": "kernel_log",
                     "code": "Xid79",
-                    "device": "0000:9b:00",
+                    "device": "0000:9b:00.0",
                     "reason": "GPU replaced",
                 },
             ),

@@ -134,7 +134,7 @@ def test_the_kernel_log_is_read_from_the_boots_beginning(fakes: Fakes, node: Fak
     kmsg.write_text(XID)
     result = fakes.run("checks", "run", "kernel_log")
     assert result.code == 2
-    assert "Xid79 [0000:9b:00]" in result.out
+    assert "Xid79 [0000:9b:00.0]" in result.out
 
 
 def test_a_check_of_workers_does_not_run_on_the_head_node(fakes: Fakes, node: FakeHost) -> None:

@@ -33,7 +33,7 @@ def test_a_bad_log_is_explained_with_status_0() -> None:
     result = run(text=XID79)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0].split() == ["LINE", "VERDICT", "FINDING", "DEVICE", "WHY"]
-    assert result.stdout.splitlines()[1].split()[:4] == ["1", "reboot", "kernel_log/Xid79", "0000:9b:00"]
+    assert result.stdout.splitlines()[1].split()[:4] == ["1", "reboot", "kernel_log/Xid79", "0000:9b:00.0"]
 
 
 def test_json_is_one_array_of_records() -> None:

@@ -523,10 +523,10 @@ def test_a_person_may_clear_a_finding_through_the_controller(stage: Stage) -> No
     stage.connect()
     stage.kernel(XID79.format(n=1, us=5_000_000))
     stage.beats()
-    stage.tell(type="clear", id="c1", code="Xid79", device="0000:9b:00", reason="reseated")
+    stage.tell(type="clear", id="c1", code="Xid79", device="0000:9b:00.0", reason="reseated")
     assert {"type": "reply", "id": "c1", "ok": True, "cleared": True} in stage.actions.sent
     assert stage.beats()[0].findings == ()
-    stage.tell(type="clear", id="c2", code="Xid79", device="0000:9b:00")
+    stage.tell(type="clear", id="c2", code="Xid79", device="0000:9b:00.0")
     assert stage.actions.take_sent("reply")[-1]["cleared"] is False
 
 

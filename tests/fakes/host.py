@@ -29,6 +29,7 @@ class FakeHost:
     links: dict[str, str] = field(default_factory=dict)
     disks: dict[str, DiskUsage | OSError] = field(default_factory=dict)
     mounted: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
     writes: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     stats: dict[str, FileStat] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class FakeHost:
         return found
 
     def mounts(self) -> Sequence[Mount]:
-        return [Mount("server", path, "nfs4", frozenset({"rw"})) for path in self.mounted]
+        return [Mount(self.sources.get(path, "server"), path, "nfs4", frozenset({"rw"})) for path in self.mounted]
 
     def try_write(self, folder: str, token: str, timeout_s: float) -> None:
         self.calls.append(("try_write", folder, token))

@@ -54,7 +54,7 @@ def _disk(value: Any) -> DiskUsage | OSError:
 def _set_up(host: FakeHost, data: dict[str, Any]) -> None:
     for root, tree in data.get("trees", {}).items():
         host.files.update({f"{root}/{path}": f"{value}\n" for path, value in tree.items()})
-    for name in ("files", "links", "writes", "outputs", "refusals", "sockets"):
+    for name in ("files", "links", "sources", "writes", "outputs", "refusals", "sockets"):
         getattr(host, name).update(data.get(name, {}))
     host.executables |= frozenset(data.get("executables", ()))
     host.booted = data.get("booted", host.booted)

@@ -171,7 +171,20 @@ def test_the_drivers_none_closes_the_gpus_findings_and_no_others() -> None:
         "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.",
         "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
     )
-    assert [f.device for f in log.findings] == ["0000:01:00"]
+    assert [f.device for f in log.findings] == ["0000:01:00.0"]
+
+
+def test_the_drivers_none_closes_the_findings_of_the_gpus_links_too() -> None:
+    log = new_log()
+    feed(
+        log,
+        "NVRM: Xid (PCI:0000:9b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 03 (0x00000000 0x00000000)",
+        "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)",
+    )
+    assert {f.device: f.action for f in log.findings}["0000:9b:00.0 link 3"] is Action.DRAIN
+    none = "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x3 (Drain P2P) to 0x0 (None)"
+    feed(log, none, first=3)
+    assert log.findings == ()
 
 
 def test_the_drivers_last_word_on_its_recovery_action_wins() -> None:
@@ -192,7 +205,7 @@ def test_three_lines_of_one_event_are_one_finding_with_its_gpu() -> None:
         XID79,
         step_s=0.001,
     )
-    assert [(f.code, f.device) for f in log.findings] == [("Xid79", "0000:9b:00")]
+    assert [(f.code, f.device) for f in log.findings] == [("Xid79", "0000:9b:00.0")]
 
 
 def test_a_hung_task_in_the_drivers_module_is_named() -> None:
@@ -259,11 +272,51 @@ def test_observe_only_never_says_fatal() -> None:
     assert "would have drained the node and asked for Reboot" in finding.message
 
 
+XID13 = "NVRM: Xid (PCI:0000:9b:00): 13, pid=7, name=a, Graphics SM Warp Exception on (GPC {}, TPC 3, SM 1): Illegal"
+XID31 = "NVRM: Xid (PCI:0000:9b:00): 31, pid=7, name=a, Ch 00000008, intr 00000000. MMU Fault"
+
+
+@pytest.mark.parametrize(
+    ("events", "is_suspect"),
+    [
+        ([(XID31, 0, {11}), (XID31, 600, {12})], True),
+        ([(XID13.format(2), 0, {11}), (XID13.format(2), 600, {12})], True),
+        ([(XID31, 0, {11}), (XID31, 600, {11}), (XID31, 1200, {12})], True),
+        # One job, one that goes on beside another, another unit, another kind, too long ago, jobs not known.
+        ([(XID31, 0, {11}), (XID31, 600, {11})], False),
+        ([(XID31, 0, {11, 12}), (XID31, 600, {12, 13})], False),
+        ([(XID13.format(2), 0, {11}), (XID13.format(4), 600, {12})], False),
+        ([(XID13.format(2), 0, {11}), (XID31, 600, {12})], False),
+        ([(XID31, 0, {11}), (XID31, 90_000, {12})], False),
+        ([(XID31, 0, set()), (XID31, 600, {12})], False),
+        ([(XID31, 0, {11}), (XID31, 600, set())], False),
+    ],
+)
+def test_the_same_unit_of_a_gpu_under_a_second_job_is_suspect(
+    events: list[tuple[str, float, set[int]]], is_suspect: bool
+) -> None:
+    log = new_log()
+    for number, (text, later_s, jobs) in enumerate(events, 1):
+        log.jobs = frozenset(jobs)
+        log.feed(record(text, number, 100.0 + later_s), 100.0 + later_s)
+    suspects = [f for f in log.findings if f.code == "GpuSuspect"]
+    assert [f.whose.value for f in suspects] == (["node"] if is_suspect else [])
+    assert not any(f.severity is Severity.FATAL for f in log.findings)
+
+
+def test_which_jobs_ran_when_old_lines_were_written_is_not_known() -> None:
+    log = new_log()
+    for number, jobs in enumerate([{11}, {12}], 1):
+        log.jobs = frozenset(jobs)
+        log.feed(record(XID31, number, 100.0 * number), 5000.0)
+    assert "GpuSuspect" not in [f.code for f in log.findings]
+
+
 def test_a_person_can_clear_a_finding() -> None:
     log = new_log()
     feed(log, XID79)
     assert log.clear("Xid79", "0000:9b:00")
-    assert not log.clear("Xid79", "0000:9b:00")
+    assert not log.clear("Xid79", "0000:9b:00.0")
     assert log.findings == ()
 
 

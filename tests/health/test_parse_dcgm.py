@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hyperpod.errors import UnexpectedOutput
-from hyperpod.health.parse_dcgm import DcgmResult, Verdict, parse_diag, parse_health
+from hyperpod.health.parse_dcgm import DcgmResult, DcgmTable, Verdict, parse_diag, parse_document, parse_health
 
 
 def diag(*tests: Any, root: str = "DCGM Diagnostic", **more: Any) -> str:
@@ -49,6 +49,40 @@ def test_older_releases_number_gpus_in_a_list_print_nulls_and_warn_before_the_ob
     test = {"name": "Denylist", "results": [{"gpu_ids": "0,1,2,3", "status": "PASS"}]}
     text = "WARNING: something\n" + diag(test, None, root="DCGM GPU Diagnostic")
     assert parse_diag(text) == (DcgmResult("GPU 0,1,2,3", "Denylist", Verdict.PASS),)
+
+
+def test_every_result_knows_its_line() -> None:
+    text = json.dumps(
+        json.loads(
+            diag(
+                {"name": "pcie", "results": [result("Pass", 0), result("Fail", 1)]},
+                {"name": "x", "results": [result("Pass")]},
+            )
+        ),
+        indent=1,
+    )
+    lines = text.split("\n")
+    assert [lines[found.line - 1].strip(' ",') for found in parse_diag(text)] == [
+        'status": "Pass',
+        'status": "Fail',
+        'status": "Pass',
+    ]
+
+
+def test_a_document_of_another_tool_is_not_taken() -> None:
+    for text in ("", "[]", "{", '{"a": 1}', '{"body": {"a": 1}, "header": ["other"]}', "[" * 100_000):
+        assert parse_document(text) is None
+
+
+def test_a_word_above_counts_only_without_details_below() -> None:
+    table = DcgmTable()
+    for number, text in enumerate(["| Diagnostic | Result |", "| pcie | Fail |", "|  | GPU3: Fail |"], 1):
+        found = table.feed(number, text)
+    assert [(f.entity, f.test, f.line) for f in found] == [("GPU 3", "pcie", 3)]
+    assert table.end() == []
+    table.feed(1, "| Diagnostic | Result |")
+    table.feed(2, "| pcie | Fail - All |")
+    assert [(f.entity, f.test, f.verdict) for f in table.end()] == [("", "pcie", Verdict.FAIL)]
 
 
 def test_skipped_is_neither_passed_nor_failed() -> None:

@@ -18,8 +18,8 @@ import statistics
 import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -500,22 +500,24 @@ def flood(cluster: Bench, lines: int, n: int) -> list[Measure]:
     )
     job = cluster.sbatch(f"--nodes={NODES}", "--exclusive", "--output=/dev/null", "--wrap", "srun sleep 100000")
     cluster.wait("the job", lambda: cluster.job_state(job) == "RUNNING", 60)
-    address = cluster.head("hostname", "-I").split()[0]
     head_log = cluster.root("head-1") / SLURM_LOG
     for index in range(n):
         node = cluster.workers()[(3 * index + 1) % NODES]
         kmsg = cluster.root(node) / KMSG
-        calm.values.append(longest_silence(address, node, 10.0))
+        calm.values.append(longest_silence(cluster, node, 10.0))
         first = next_sequence(kmsg.read_text(errors="replace").splitlines()[-1] if kmsg.stat().st_size else "")
         now_us = time.monotonic_ns() // 1000
         records = [kernel_record(HARMLESS, sequence=first + i, monotonic_us=now_us + i) for i in range(lines)]
         records[lines // 2] = kernel_record(FATAL, sequence=first + lines // 2, monotonic_us=now_us + lines // 2)
         data = "".join(records).encode()
         offset = head_log.stat().st_size
-        began = time.time()
-        with kmsg.open("ab") as file:
-            file.write(data)
-        gap.values.append(longest_silence(address, node, 15.0))
+        with ThreadPoolExecutor(1) as pool:
+            silence = pool.submit(longest_silence, cluster, node, 15.0)
+            time.sleep(1)
+            began = time.time()
+            with kmsg.open("ab") as file:
+                file.write(data)
+            gap.values.append(silence.result())
         with head_log.open() as text:
             text.seek(offset)
             end = drained_at(text.read(), node)
@@ -529,16 +531,24 @@ def flood(cluster: Bench, lines: int, n: int) -> list[Measure]:
     return [gap, calm, drained]
 
 
-def longest_silence(address: str, node: str, seconds: float) -> float:
+def longest_silence(cluster: Bench, node: str, seconds: float) -> float:
     """Return the greatest age of a node's newest heartbeat that the controller showed, asked 20 times a second."""
-    pattern = re.compile(rf'^hyperpod_heartbeat_age_seconds{{node="{node}"}} (\S+)', re.MULTILINE)
-    worst, end = 0.0, time.monotonic() + seconds
-    while time.monotonic() < end:
-        with urllib.request.urlopen(f"http://{address}:{METRICS_PORT}/metrics", timeout=10) as answer:
-            found = pattern.search(answer.read().decode())
-        worst = max(worst, float(found.group(1)) if found else seconds)
-        time.sleep(0.05)
-    return worst
+    return float(cluster.head("python3", "-c", WATCH, node, str(seconds)))
+
+
+WATCH = f"""
+import re, sys, time, urllib.request
+node, seconds = sys.argv[1], float(sys.argv[2])
+worst, end = 0.0, time.monotonic() + seconds
+while time.monotonic() < end:
+    with urllib.request.urlopen("http://127.0.0.1:{METRICS_PORT}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.search(f'^hyperpod_heartbeat_age_seconds{{{{node="{{node}}"}}}} (\\S+)', text, re.MULTILINE)
+    worst = max(worst, float(found.group(1)) if found else seconds)
+    time.sleep(0.05)
+print(worst)
+"""
+"""Runs on the head node, whose network this machine may not reach."""
 
 
 # --- all of it --------------------------------------------------------------------------------------------------

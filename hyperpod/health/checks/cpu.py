@@ -19,8 +19,8 @@ class CpuCheck:
 
     about: ClassVar[About] = About(
         title="Processors are online, not slowed by their governor, and not taken by the hypervisor",
-        reads="/sys/devices/system/cpu/{present,online,smt/control}, the governor of processor 0, and the steal column "
-        "of /proc/stat.",
+        reads="/sys/devices/system/cpu/{present,online,smt/control}, the governor of processor 0, the steal column of "
+        "/proc/stat; the NUMA nodes, for the group's comparison.",
         means="Processors that are possible but not present, and the second threads of cores where SMT is switched "
         "off, are no fault. The governor powersave is the normal one of intel_pstate and amd-pstate. Steal is time "
         "that the hypervisor gave to somebody else.",
@@ -69,6 +69,8 @@ class CpuCheck:
             if self.governors and governor not in self.governors:
                 text = f"the frequency governor is {governor}, wanted is {' or '.join(self.governors)}"
                 findings.append(warn(NAME, "GovernorSlow", text, whose=Whose.SITE))
+        if numa := word(ports.host, f"{ports.facts.sysfs}/devices/system/node/online"):
+            inventory["numa_nodes"] = numa
         if not shares_kernel(ports):
             findings += self._steal(ports)
         return Result(tuple(findings), inventory=inventory)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hyperpod.core.finding import Action
+from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.errors import CommandError, CommandTimeout, UnexpectedOutput
 from hyperpod.health.check import TWO_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting, unknown, warn
-from hyperpod.health.parse_dcgm import Verdict, parse_health
+from hyperpod.health.parse_dcgm import DcgmResult, Verdict, parse_health
 
 NAME = "dcgm"
 
@@ -58,12 +58,15 @@ class DcgmCheck:
             complaints = parse_health(ports.host.run([self.program, "health", "-c", "-j"], self.timeout_s))
         except (CommandError, CommandTimeout, UnexpectedOutput) as error:
             return Result((unknown(NAME, "DcgmUnusable", f"DCGM cannot be asked: {error}"),))
-        findings = []
-        for item in complaints:
-            text = f"DCGM: {item.entity}, {item.test}: {item.text or item.verdict.value}"
-            device = f"{item.entity} {item.test}"
-            if item.verdict is Verdict.FAIL:
-                findings.append(fatal(NAME, "DcgmFailure", text, action=Action.REBOOT, device=device))
-            else:
-                findings.append(warn(NAME, "DcgmWarning", text, device=device))
-        return Result(tuple(findings))
+        return Result(tuple(finding for item in complaints if (finding := judge_result(item)) is not None))
+
+
+def judge_result(item: DcgmResult) -> Finding | None:
+    """Return what DCGM's word about a part asks for; None when it is content."""
+    if item.verdict in (Verdict.PASS, Verdict.SKIP):
+        return None
+    device = " ".join(filter(None, (item.entity, item.test)))
+    text = f"DCGM: {', '.join(filter(None, (item.entity, item.test)))}: {item.text or item.verdict.value}"
+    if item.verdict is Verdict.FAIL:
+        return fatal(NAME, "DcgmFailure", text, action=Action.REBOOT, device=device)
+    return warn(NAME, "DcgmWarning", text, device=device)

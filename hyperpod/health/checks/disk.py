@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hyperpod.core.finding import Finding, Whose
@@ -11,6 +11,7 @@ from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Port
 from hyperpod.ports.host import DiskUsage
 
 NAME = "disk"
+_MOUNTS_EVERY_S = 300.0
 
 
 @dataclass
@@ -21,9 +22,9 @@ class DiskCheck:
         title="There is room on the disks that the node needs",
         reads="statvfs of each path: free bytes and free inodes.",
         means="A full spool refuses launches within milliseconds and would eat the queue; a full root breaks "
-        "everything. /tmp is the users' to fill, and its findings say so.",
+        "everything. /tmp and local scratch disks are the users' to fill, and their findings say so.",
         does="WARN below warn_percent; FATAL, drain, below fatal_percent or fatal_bytes; undrained when there is "
-        "room. A full /tmp is the users' and drains nothing.",
+        "room. A full /tmp or scratch disk is the users' and drains nothing.",
         codes={
             "DiskFull": "Few bytes are free.",
             "InodesUsed": "Few inodes are free.",
@@ -33,6 +34,10 @@ class DiskCheck:
     )
     paths: tuple[str, ...] = setting(
         ("/", "/tmp", "/var/spool/slurmd", "/var/log"), "Folders that are looked at where they exist."
+    )
+    scratch: tuple[str, ...] = setting(
+        ("/scratch", "/local_scratch", "/opt/dlami/nvme", "/opt/sagemaker", "/mnt/nvme"),
+        "Local disks for jobs, where such a disk is mounted: full ones are the users' and drain nothing.",
     )
     warn_percent: float = setting(10.0, "Share free below which it is WARN; the last tenth fills fast.")
     fatal_percent: float = setting(
@@ -50,11 +55,14 @@ class DiskCheck:
     is_quick: bool = True
     is_basic: bool = False
     roles: frozenset[Role] = EVERYWHERE
+    _mounted: tuple[str, ...] = field(default=(), repr=False)
+    _next_mounts: float = field(default=0.0, repr=False)
 
     def run(self, ports: Ports) -> Result:
         """Look at each path once."""
         findings: list[Finding] = []
-        for path in self.paths:
+        mounted = self._scratch(ports)
+        for path in (*self.paths, *mounted):
             try:
                 usage = ports.host.disk(path)
             except FileNotFoundError:
@@ -62,11 +70,20 @@ class DiskCheck:
             except OSError as error:
                 findings.append(unknown(NAME, "DiskUnreadable", f"{path}: {error.strerror or error}", device=path))
                 continue
-            findings += self._judge(path, usage)
+            findings += self._judge(path, usage, Whose.USER if path == "/tmp" or path in mounted else Whose.NODE)
         return Result(tuple(findings))
 
-    def _judge(self, path: str, usage: DiskUsage) -> list[Finding]:
-        whose = Whose.USER if path == "/tmp" else Whose.NODE
+    def _scratch(self, ports: Ports) -> tuple[str, ...]:
+        """Return the scratch folders that are mounts of their own; looked up again every few minutes."""
+        now = ports.host.monotonic()
+        if self.scratch and now >= self._next_mounts:
+            self._next_mounts = now + _MOUNTS_EVERY_S
+            # Only disks of this machine: a mount of a server may hang, and shared_fs looks at those.
+            found = {mount.path for mount in ports.host.mounts() if mount.source.startswith("/dev/")}
+            self._mounted = tuple(path for path in self.scratch if path in found and path not in self.paths)
+        return self._mounted
+
+    def _judge(self, path: str, usage: DiskUsage, whose: Whose) -> list[Finding]:
         out = []
         is_small = usage.total_bytes < 10 * self.fatal_bytes
         percent = usage.free_percent

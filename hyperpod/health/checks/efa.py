@@ -34,7 +34,7 @@ class EfaCheck:
     about: ClassVar[About] = About(
         title="EFA devices are all there, carry, and answer their driver",
         reads="/sys/class/infiniband/*/ of devices made by Amazon: device/net/*/{carrier,operstate}, hw_counters and "
-        "ports/1/hw_counters.",
+        "ports/1/hw_counters; once the driver's version, for the group's comparison.",
         means="The files state and phys_state are written into the driver (always ACTIVE and LinkUp) and say nothing. "
         "EFA-only devices have no network interface and so no carrier. Errors towards remote nodes accuse a peer, and "
         "this node only says so; when a job dies and all its nodes but one say so, that one is the suspect. A "
@@ -65,6 +65,7 @@ class EfaCheck:
     is_job_start: bool = True
     roles: frozenset[Role] = WORKERS
     _most: int = field(default=0, repr=False)
+    _driver: str | None = field(default=None, repr=False)
     _kinds: dict[str, bool] = field(default_factory=dict, repr=False)
     _carried: set[str] = field(default_factory=set, repr=False)
     _unanswered: set[str] = field(default_factory=set, repr=False)
@@ -90,7 +91,12 @@ class EfaCheck:
         for device in devices:
             findings += self._carrier(host, f"{root}/{device}", device, now)
             findings += self._counters(host, f"{root}/{device}", device, now)
-        return Result(tuple(findings), inventory={"efa": str(len(devices))})
+        inventory = {"efa": str(len(devices))}
+        if self._driver is None:
+            self._driver = word(host, f"{ports.facts.sysfs}/module/efa/version") or ""
+        if self._driver:
+            inventory["efa_driver"] = self._driver
+        return Result(tuple(findings), inventory=inventory)
 
     def _is_efa(self, host: Host, root: str, device: str) -> bool:
         if device not in self._kinds:

@@ -27,7 +27,8 @@ class GpuDriverCheck:
 
     about: ClassVar[About] = About(
         title="NVIDIA's driver and libraries work",
-        reads="Whether NVML loads and starts, the first bytes of libcuda, the driver's version and persistence mode.",
+        reads="Whether NVML loads and starts, the first bytes of libcuda, the driver's version and persistence mode; "
+        "for the group's comparison also the GPUs' model, firmware (vBIOS), application clocks and power limit.",
         means="A library of no bytes, one that does not load, or one of another version than the kernel's part: no "
         "program on this node can use a GPU. Images carry such libraries, and drivers that find nothing, on machines "
         "without GPUs too: a fault needs a GPU on the PCI bus, or the instance type's word. One container with an old "
@@ -74,9 +75,7 @@ class GpuDriverCheck:
             return Result(seen.blind)
         self._had_gpus = True
         findings = [*self._cuda(ports), *_persistence(seen.gpus)]
-        versions = ", ".join(sorted({gpu.driver for gpu in seen.gpus}))
-        models = ", ".join(sorted({gpu.name for gpu in seen.gpus}))
-        return Result(tuple(findings), inventory={"gpu_driver": versions, "gpu_model": models})
+        return Result(tuple(findings), inventory=_words(seen.gpus))
 
     def _without_library(self, ports: Ports, error: NoLibrary) -> Result:
         code = _CODES.get(error.fault)
@@ -103,6 +102,19 @@ class GpuDriverCheck:
                     fatal(NAME, "CudaLibraryDamaged", text, action=Action.REBOOT, device=path, is_hard=True)
                 )  # fmt: skip
         return findings
+
+
+def _words(gpus: Sequence[GpuView]) -> dict[str, str]:
+    """Return how the GPUs are set up, in words that the group compares; what a part does not tell is left out."""
+    told = {
+        "gpu_driver": {gpu.driver for gpu in gpus},
+        "gpu_model": {gpu.name for gpu in gpus},
+        "gpu_vbios": {gpu.vbios for gpu in gpus},
+        "gpu_clocks": {gpu.clocks for gpu in gpus},
+        "gpu_power_limit": {f"{gpu.power_limit_w:g} W" if gpu.power_limit_w else "" for gpu in gpus},
+        "gpu_persistence": {"" if gpu.persistence is None else "on" if gpu.persistence else "off" for gpu in gpus},
+    }
+    return {name: ", ".join(sorted(words)) for name, words in told.items() if "" not in words}
 
 
 def _persistence(gpus: Sequence[GpuView]) -> list[Finding]:

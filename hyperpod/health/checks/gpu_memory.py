@@ -10,6 +10,7 @@ from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import TWO_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting, warn
 from hyperpod.health.gpu import UNREADABLE, look, title
+from hyperpod.health.sysfs import Rises
 from hyperpod.ports.gpu import GpuView
 
 NAME = "gpu_memory"
@@ -27,14 +28,18 @@ class GpuMemoryCheck:
 
     about: ClassVar[About] = About(
         title="GPU memory can still repair itself",
-        reads="NVML's remapped rows, retired pages (parts before Ampere) and uncorrected errors of the on-chip memory.",
+        reads="NVML's remapped rows and their histogram, retired pages (parts before Ampere), uncorrected errors since "
+        "the driver's start and those of the on-chip memory.",
         means="A row that could not be remapped is the end of the part's own repair. A remap that is pending waits for "
         "a reset; the vendor lets running and new jobs go on. Uncorrected errors of the main memory are what remapping "
-        "is for: their counters alone say nothing here, and totals of the part's whole life are never a fault. The "
+        "is for: new ones are evidence for the job that ran, and totals of the part's whole life are never a fault. A "
+        "bank that has no spare row left works, but the next error in it is the end: suspect. The "
         "on-chip memory has no spare rows, so errors that come twice are the part's.",
         does="REPLACE for a failed remap (at once), for on-chip errors that come again within a day, for the driver's "
         "word that they are too many, and for too many retired pages. A pending remap is WARN: reset when idle.",
         codes={
+            "EccUncorrected": "New uncorrected memory errors (WARN for an hour: evidence, no drain by itself).",
+            "BanksWithoutSpare": "Banks of the memory have no spare row left (WARN: the next error is the end).",
             "RemapFailed": "A row of the memory could not be remapped.",
             "RemapPending": "A remapped row, or a retired page, waits for a reset of the GPU.",
             "SramErrors": "Uncorrected errors of the on-chip memory came at least twice within the window.",
@@ -46,6 +51,8 @@ class GpuMemoryCheck:
     )
     sram_events: int = setting(2, "Looks with new uncorrected on-chip errors that make a fault; one may be a ray.")
     sram_window_s: float = setting(86400.0, "Seconds within which they count together.")
+    banks_limit: int = setting(1, "Banks without a spare row from which the part is suspect; a new part has none.")
+    ecc_s: float = setting(3600.0, "Seconds for which new uncorrected errors stay as evidence.")
     retired_pages_limit: int = setting(60, "Retired pages; the vendor takes parts back from 60 on.")
     interval_s: float = setting(120.0, "Seconds between two looks; the kernel's Xid lines come at once.")
     deadline_s: float = 8.0
@@ -55,6 +62,7 @@ class GpuMemoryCheck:
     is_basic: bool = False
     roles: frozenset[Role] = WORKERS
     _sram: dict[str, _Sram] = field(default_factory=dict, repr=False)
+    _ecc: Rises = field(default_factory=lambda: Rises(86400.0), repr=False)
 
     def run(self, ports: Ports) -> Result:
         """Judge each GPU's memory."""
@@ -71,6 +79,14 @@ class GpuMemoryCheck:
         if gpu.remap_pending:
             text = f"{where}: a repair of its memory waits for a reset; jobs may go on"
             out.append(warn(NAME, "RemapPending", text, device=device))
+        key = (gpu.uuid or device, "volatile")
+        self._ecc.see(key, gpu.volatile_uncorrected, now)
+        if count := self._ecc.within(key, self.ecc_s, now):
+            text = f"{where}: {count} new uncorrected errors of its memory; remapping takes care of them"
+            out.append(warn(NAME, "EccUncorrected", text, device=device))
+        if (gpu.banks_without_spare or 0) >= self.banks_limit:
+            text = f"{where}: {gpu.banks_without_spare} banks of its memory have no spare row left"
+            out.append(warn(NAME, "BanksWithoutSpare", text, device=device))
         if gpu.sram_threshold_exceeded:
             text = f"{where}: its on-chip memory has had too many uncorrected errors"
             out.append(fatal(NAME, "SramThreshold", text, action=Action.REPLACE, device=device, is_hard=True))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hyperpod.core.finding import Action, Finding, Whose
 from hyperpod.core.node import Role
 from hyperpod.health.check import TWO_OF_THREE, WORKERS, About, Damping, Ports, Result, fatal, setting, warn
-from hyperpod.health.gpu import UNREADABLE, look
+from hyperpod.health.gpu import UNREADABLE, look, title
+from hyperpod.ports.gpu import GpuView
 from hyperpod.ports.host import Host
 
 NAME = "gpu_processes"
@@ -23,7 +25,8 @@ class GpuProcessesCheck:
 
     about: ClassVar[About] = About(
         title="Only jobs that run compute on the GPUs",
-        reads="NVML's compute processes, their cgroup and environment, and the jobs that Slurm has on this node.",
+        reads="NVML's compute processes and memory in use, the processes' cgroup and environment, and the jobs that "
+        "Slurm has on this node.",
         means="A process of a job that is over holds the memory of its GPU: the next job finds it full. One that "
         "stands in the kernel cannot be killed. Right after a job's end its processes may still be going. Root's own "
         "(the driver's daemons, DCGM) and those of another name space are left alone. While it is not known which jobs "
@@ -34,12 +37,14 @@ class GpuProcessesCheck:
             "LeftoverProcess": "A process of a job that is over still computes on a GPU.",
             "UnkillableProcess": "Such a process stands in the kernel, where no signal reaches it.",
             "ForeignProcess": "A program that no job started computes on a GPU.",
+            "MemoryHeld": "Memory of a GPU is in use although no job and no process is there (WARN).",
             **UNREADABLE,
         },
         source="Practice of other monitors: 30 s after the epilog, kill first, reboot if unkillable; a prolog that "
         "looked at once raced with the previous job's exit (soperator).",
     )
     grace_s: float = setting(30.0, "Seconds for which a process may outlive its job.")
+    held_mib: int = setting(4096, "MiB in use on an idle GPU beyond what the driver itself takes (below 2 GiB).")
     interval_s: float = setting(30.0, "Seconds between two looks; it shares the look of other checks.")
     deadline_s: float = 8.0
     name: str = NAME
@@ -49,6 +54,7 @@ class GpuProcessesCheck:
     roles: frozenset[Role] = WORKERS
     is_job_end: ClassVar[bool] = True
     _first_seen: dict[int, float] = field(default_factory=dict, repr=False)
+    _held_since: dict[str, float] = field(default_factory=dict, repr=False)
 
     def run(self, ports: Ports) -> Result:
         """Judge each compute process that no running job explains."""
@@ -65,7 +71,29 @@ class GpuProcessesCheck:
                 strange[pid] = job
         self._first_seen = {pid: self._first_seen.get(pid, now) for pid in strange}
         late = {pid: job for pid, job in strange.items() if now - self._first_seen[pid] >= self.grace_s}
-        return Result((*seen.blind, *(_judge(ports.host, pid, job, where[pid]) for pid, job in sorted(late.items()))))
+        found = (_judge(ports.host, pid, job, where[pid]) for pid, job in sorted(late.items()))
+        return Result((*seen.blind, *found, *self._held(seen.gpus, ports.facts.jobs, now)))
+
+    def _held(self, gpus: Sequence[GpuView], jobs: frozenset[int] | None, now: float) -> list[Finding]:
+        """Find idle GPUs whose memory nobody gives back; where a process is seen, that is another finding."""
+        held = {
+            gpu.bus_id: gpu
+            for gpu in gpus
+            if jobs is not None
+            and not jobs
+            and not gpu.compute_processes
+            and "compute_processes" not in gpu.errors
+            and (gpu.memory_used_mib or 0) > self.held_mib
+        }
+        self._held_since = {device: self._held_since.get(device, now) for device in held}
+        out = []
+        for device, gpu in held.items():
+            if now - self._held_since[device] >= self.grace_s:
+                text = (
+                    f"{title(gpu)}: {gpu.memory_used_mib} MiB of its memory are in use, no job and no process is there"
+                )
+                out.append(warn(NAME, "MemoryHeld", text, device=device))
+        return out
 
 
 def _job_of(host: Host, pid: int) -> int | None:

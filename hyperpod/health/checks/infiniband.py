@@ -35,7 +35,8 @@ class InfinibandCheck:
 
     about: ClassVar[About] = About(
         title="InfiniBand and RoCE ports are up, at full rate, without many errors",
-        reads="/sys/class/infiniband/*/ports/*/{state,phys_state,rate,counters,hw_counters}.",
+        reads="/sys/class/infiniband/*/ports/*/{state,phys_state,rate,counters,hw_counters}; once for each device its "
+        "firmware (fw_ver), for the group's comparison.",
         means="A port that was active in this boot, or that the instance type has, is wanted; one that never was is a "
         "spare port or an empty cage and no fault. Counters are rates since the agent's first look: totals, and "
         "values that somebody has reset, are no events. The first five minutes of a boot are link training.",
@@ -63,6 +64,7 @@ class InfinibandCheck:
     roles: frozenset[Role] = WORKERS
     _was_active: dict[str, str] = field(default_factory=dict, repr=False)
     _efa: dict[str, bool] = field(default_factory=dict, repr=False)
+    _firmware: dict[str, str] = field(default_factory=dict, repr=False)
     _outages: Outages = field(default_factory=Outages, repr=False)
     _rises: Rises = field(default_factory=lambda: Rises(HOUR_S), repr=False)
 
@@ -80,6 +82,7 @@ class InfinibandCheck:
         for device in names(host, root):
             if device not in self._efa:
                 self._efa[device] = is_efa(host, f"{root}/{device}")
+                self._firmware[device] = word(host, f"{root}/{device}/fw_ver") or ""
             if self._efa[device]:
                 continue
             for port in names(host, f"{root}/{device}/ports"):
@@ -103,6 +106,9 @@ class InfinibandCheck:
             return Result(tuple(findings))
         rates = sorted({rate for rate in active.values() if rate})
         inventory = {"infiniband_ports": str(len(active)), "infiniband_rate": ", ".join(rates)}
+        firmware = sorted({self._firmware[name.partition("/")[0]] for name in active} - {""})
+        if firmware:
+            inventory["infiniband_firmware"] = ", ".join(firmware)
         return Result(tuple(findings), inventory=inventory)
 
     def _link(self, name: str, base: str, host: Host, is_up: bool, is_young: bool, now: float) -> list[Finding]:

@@ -9,7 +9,7 @@ in steps of ten times, so that 100,000 lines in a minute are five changes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -22,6 +22,8 @@ from hyperpod.health.kernel_events import Judged, KernelEvents
 from hyperpod.health.kmsg import Position, parse_record
 
 NAME = "kernel_log"
+
+_NOW_S = 60.0
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -47,13 +49,14 @@ class _Event:
 
 
 class KernelLog:
-    """The kernel log's part of a node's findings.
+    """The kernel log's part of a node's findings. ``jobs`` are those that run here now, as far as is known.
 
     Args:
         boot_id, instance_id: Stamped on findings; the position of another boot is void.
         booted_at: Start of this boot on the kernel's clock, in seconds.
         wall_clock_zero: The moment that is 0 on the kernel's clock.
         root_devices: Devices below the root file system.
+        is_needed: Says of a PCI address whether a job needs what is there; asked only when a fatal error is logged.
     """
 
     about: ClassVar[About] = About(
@@ -81,17 +84,19 @@ class KernelLog:
         overrides: Mapping[str, str] | None = None,
         limit: int = 64,
         observe_only: bool = False,
+        is_needed: Callable[[str], bool] | None = None,
     ) -> None:
         self._instance_id = instance_id
         self._booted_at = booted_at
         self._zero = wall_clock_zero
         self._forget_s = forget_s
         by_code = {code: Severity[word.upper()] for code, word in (overrides or {}).items()}
-        self._kernel = KernelEvents(root_devices, by_code)
+        self._kernel = KernelEvents(root_devices, by_code, is_needed)
         self._limit = limit
         self._observe_only = observe_only
         self.position = Position(boot_id)
         self.lines = 0
+        self.jobs: frozenset[int] = frozenset()
         self._events: dict[tuple[str, str], _Event] = {}
 
     def feed(self, raw: str, now: float) -> bool:
@@ -109,6 +114,8 @@ class KernelLog:
         if not record.is_kernels:
             return False
         at = record.at_s or now
+        # Which jobs ran while older lines were written is not known.
+        self._kernel.jobs = self.jobs if now - at < _NOW_S else frozenset()
         changed = False
         for judged in self._kernel.feed(record.text, at):
             changed = self._take(judged, record.text, at) or changed
@@ -168,11 +175,18 @@ class KernelLog:
         if verdict.code != "Xid154" or verdict.severity is not Severity.FATAL:
             return
         for (code, device), event in self._events.items():
-            if device == verdict.device and code.startswith("Xid") and event.finding.severity is Severity.FATAL:
+            is_its = device.partition(" ")[0] == verdict.device
+            if is_its and code.startswith("Xid") and event.finding.severity is Severity.FATAL:
                 event.finding = replace(event.finding, action=verdict.action)
 
     def _close(self, verdict: Verdict) -> bool:
-        closed = [k for k in self._events if k[1] == verdict.device and k[0].startswith(verdict.closes)]
+        # A GPU's links ("0000:9b:00.0 link 3") end with the GPU's trouble.
+        closed = [
+            k
+            for k in self._events
+            if (k[1] == verdict.device or k[1].startswith(f"{verdict.device} link "))
+            and k[0].startswith(verdict.closes)
+        ]
         for key in closed:
             del self._events[key]
         return bool(closed)
@@ -209,8 +223,9 @@ class KernelLog:
         return bool(old)
 
     def clear(self, code: str, device: str = "") -> bool:
-        """End one finding by a person's word."""
-        return self._events.pop((code, device), None) is not None
+        """End one finding by a person's word; a PCI address may be given without its function, as NVIDIA writes it."""
+        named = next((d for d in (device, f"{device}.0") if (code, d) in self._events), device)
+        return self._events.pop((code, named), None) is not None
 
     @property
     def findings(self) -> tuple[Finding, ...]:

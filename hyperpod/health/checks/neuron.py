@@ -77,6 +77,7 @@ class NeuronCheck:
     is_job_start: bool = True
     roles: frozenset[Role] = WORKERS
     _most: int = field(default=0, repr=False)
+    _driver: str | None = field(default=None, repr=False)
     _rises: Rises = field(default_factory=lambda: Rises(HOUR_S), repr=False)
     _proved: dict[tuple[str, str], Finding] = field(default_factory=dict, repr=False)
     _next_look: float = field(default=0.0, repr=False)
@@ -102,6 +103,10 @@ class NeuronCheck:
         cores = [number(host, f"{root}/neuron{index}/core_count") for index in devices]
         if cores and None not in cores:
             inventory["neuron_cores"] = str(sum(count or 0 for count in cores))
+        if self._driver is None and devices:
+            self._driver = word(host, f"{ports.facts.sysfs}/module/neuron/version") or ""
+        if self._driver:
+            inventory["neuron_driver"] = self._driver
         return Result((*findings, *self._proved.values()), inventory=inventory)
 
     def _missing(self, ports: Ports, found: int, expected: int) -> list[Finding]:

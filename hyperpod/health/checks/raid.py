@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, unknown, warn
+from hyperpod.health.parse_mdstat import Array, parse_mdstat
 from hyperpod.health.sysfs import shares_kernel
 
 NAME = "raid"
-
-_HEAD = re.compile(
-    r"(?P<array>md\S*) : (?P<state>active|inactive|broken)(?: \((?:auto-)?read-only\))?(?: (?P<level>raid\d+|linear))?"
-    r"(?P<disks>.*)"
-)
-_COUNT = re.compile(r"\[(?P<wanted>\d+)/(?P<working>\d+)\]\s+\[(?P<map>[U_]+)\]")
-_WORK = re.compile(r"\b(?P<what>recovery|resync|reshape|check)\s*=")
-_FAILED = re.compile(r"(\S+?)\[\d+\](?:\(\w\))*\(F\)")
-
-
-@dataclass(frozen=True)
-class Array:
-    """One array of /proc/mdstat.
-
-    Attributes:
-        work: What it is doing (``recovery``, ``check``, ...); empty when nothing.
-        failed: Its disks that are marked (F).
-        missing: Disks that are not at work.
-    """
-
-    name: str
-    level: str
-    is_active: bool
-    is_broken: bool = False
-    missing: int = 0
-    failed: tuple[str, ...] = ()
-    work: str = ""
-
-    @property
-    def is_lost(self) -> bool:
-        """True when data is gone: nothing makes up for a disk."""
-        return self.is_broken or (bool(self.failed) and self.level in ("raid0", "linear"))
 
 
 @dataclass
@@ -86,13 +54,14 @@ class RaidCheck:
             return Result((unknown(NAME, "RaidUnreadable", "/proc/mdstat says something that is not understood"),))
         findings = []
         for array in parse_mdstat(text):
-            finding = _judge(array)
+            finding = judge_array(array)
             if finding is not None:
                 findings.append(finding)
         return Result(tuple(findings))
 
 
-def _judge(array: Array) -> Finding | None:
+def judge_array(array: Array) -> Finding | None:
+    """Return what is wrong with an array; None when nothing is."""
     if array.is_lost:
         which = f" ({', '.join(array.failed)} failed)" if array.failed else ""
         text = f"the array {array.name} ({array.level or 'unknown level'}) is lost{which}"
@@ -107,27 +76,3 @@ def _judge(array: Array) -> Finding | None:
         )
         return warn(NAME, "RaidDegraded", text, device=array.name)
     return None
-
-
-def parse_mdstat(text: str) -> tuple[Array, ...]:
-    """Read the kernel's list of arrays; lines that are none are passed over."""
-    found: list[Array] = []
-    blocks = re.split(r"\n(?=md\S* : )", "\n" + text)
-    for block in blocks:
-        head = _HEAD.match(block)
-        if head is None:
-            continue
-        count, work = _COUNT.search(block), _WORK.search(block)
-        missing = int(count["wanted"]) - int(count["working"]) if count else 0
-        found.append(
-            Array(
-                name=head["array"],
-                level=head["level"] or "",
-                is_active=head["state"] == "active",
-                is_broken=head["state"] == "broken",
-                missing=max(missing, 0),
-                failed=tuple(_FAILED.findall(head["disks"])),
-                work=work["what"] if work else "",
-            )
-        )
-    return tuple(found)

@@ -310,6 +310,11 @@ EXPORT int nvmlDeviceGetName(struct device *device, char *out, unsigned int size
 	return give_text(device, "Name", "name", "NVIDIA H100 80GB HBM3", out, size);
 }
 
+EXPORT int nvmlDeviceGetVbiosVersion(struct device *device, char *out, unsigned int size)
+{
+	return give_text(device, "VbiosVersion", "vbios", "96.00.5E.00.01", out, size);
+}
+
 /* --- plain numbers */
 
 #define NUMBER(FUNCTION, NAME, KEY, DEFAULT)                                    \
@@ -324,7 +329,16 @@ NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "MaxPcieLinkGeneration", "pcie_gen_ma
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "CurrPcieLinkGeneration", "pcie_gen", 5)
 NUMBER(nvmlDeviceGetPcieReplayCounter, "PcieReplayCounter", "pcie_replays", 0)
 NUMBER(nvmlDeviceGetPowerUsage, "PowerUsage", "power_mw", 120000)
+NUMBER(nvmlDeviceGetPowerManagementLimit, "PowerManagementLimit", "power_limit_mw", 700000)
 NUMBER(nvmlDeviceGetPersistenceMode, "PersistenceMode", "persistence", 1)
+
+EXPORT int nvmlDeviceGetApplicationsClock(struct device *device, unsigned int kind, unsigned int *out)
+{
+	const int is_memory = kind == 2;
+
+	return give_number(device, "ApplicationsClock", is_memory ? "memory_clock" : "clock", is_memory ? 2619 : 1980,
+			   out);
+}
 
 EXPORT int nvmlDeviceGetTemperature(struct device *device, unsigned int sensor, unsigned int *out)
 {
@@ -448,6 +462,24 @@ EXPORT int nvmlDeviceGetRemappedRows(struct device *device, unsigned int *correc
 	*uncorrected = (unsigned int)number_of(device, "remapped", 0);
 	*pending = (unsigned int)number_of(device, "remap_pending", 0);
 	*failure = (unsigned int)number_of(device, "remap_failed", 0);
+	return SUCCESS;
+}
+
+struct histogram {
+	unsigned int max, high, partial, low, none;
+};
+
+EXPORT int nvmlDeviceGetRowRemapperHistogram(struct device *device, struct histogram *out)
+{
+	int code = enter(device, "RowRemapperHistogram");
+
+	if (code != SUCCESS)
+		return code;
+	if (lacks(device, "remap"))
+		return NOT_SUPPORTED;
+	memset(out, 0, sizeof(*out));
+	out->none = (unsigned int)number_of(device, "banks_none", 0);
+	out->max = 640 - out->none;
 	return SUCCESS;
 }
 
