@@ -96,6 +96,15 @@ class MungeError(HyperpodError):
     """A munge credential could not be made, or is not acceptable."""
 
 
+class ClockRefused(MungeError):
+    """A credential is good but for its time; ``ahead_s`` is how far its maker's clock seems to be ahead."""
+
+    def __init__(self, message: str, *, hint: str = "", ahead_s: float = 0.0, uid: int = -1) -> None:
+        super().__init__(message, hint=hint)
+        self.ahead_s = ahead_s
+        self.uid = uid
+
+
 class ConnectionLost(HyperpodError):
     """The other end of a connection (agent, controller) does not answer, or went away."""
 

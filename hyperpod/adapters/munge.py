@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hyperpod.errors import MungeError
+from hyperpod.errors import ClockRefused, MungeError
 
 TTL_S = 60
 """Life of a credential. Long enough for a slow network and clocks a few seconds apart, short enough that a
@@ -142,7 +142,9 @@ class Munge:
             encoded_at = self._time(lib, context, _OPT_ENCODE_TIME)
             decoded_at = self._time(lib, context, _OPT_DECODE_TIME)
             if code != _SUCCESS:
-                raise self._error("accept a credential", code, lib, context, age_s=decoded_at - encoded_at)
+                raise self._error(
+                    "accept a credential", code, lib, context, age_s=decoded_at - encoded_at, uid=uid.value
+                )
             payload = ctypes.string_at(buffer.value, length.value) if buffer.value else b""
             return Credential(payload, uid.value, gid.value, encoded_at, decoded_at)
         finally:
@@ -175,7 +177,7 @@ class Munge:
         return value.value
 
     def _error(
-        self, attempted: str, code: int, lib: ctypes.CDLL, context: ctypes.c_void_p, *, age_s: int = 0
+        self, attempted: str, code: int, lib: ctypes.CDLL, context: ctypes.c_void_p, *, age_s: int = 0, uid: int = -1
     ) -> MungeError:
         told = lib.munge_ctx_strerror(context) or lib.munge_strerror(code)
         text = told.decode(errors="replace")
@@ -194,4 +196,6 @@ class Munge:
             text = "the message is too large"
         elif code in (_SOCKET, _TIMEOUT):
             hint = "see that munge runs: systemctl status munge"
+        if code in (_EXPIRED, _REWOUND):
+            return ClockRefused(f"cannot {attempted}: {text}", hint=hint, ahead_s=-age_s, uid=uid)
         return MungeError(f"cannot {attempted}: {text}", hint=hint)

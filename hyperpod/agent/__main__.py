@@ -1,6 +1,7 @@
 """``hyperpod-agent``: the health daemon of a node. Wires its parts together.
 
-``run`` is the daemon; ``goodbye`` is for an ExecStop that knows earlier than we do that the machine shuts down.
+``run`` is the daemon; ``goodbye`` is for an ExecStop that knows earlier than we do that the machine shuts down;
+``first-check`` is what slurmd waits for where a deep check comes before the first job.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hyperpod.adapters.munge import Munge
 from hyperpod.adapters.nvml import Nvml
 from hyperpod.adapters.process import Processes
 from hyperpod.adapters.wire import trusted_uids
+from hyperpod.agent.first_check import ask_agent, wait_until_closed
 from hyperpod.agent.link import Link
 from hyperpod.agent.loop import Loop
 from hyperpod.agent.mind import Mind
@@ -242,7 +244,12 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("--version", action="version", version=__version__)
     commands = out.add_subparsers(dest="command", required=True)
-    for name, text in (("run", "run the daemon"), ("goodbye", "say that the machine shuts down (for ExecStop)")):
+    verbs = (
+        ("run", "run the daemon"),
+        ("goodbye", "say that the machine shuts down (for ExecStop)"),
+        ("first-check", "wait until no job can come before the deep check (for slurmd's ExecStartPre)"),
+    )
+    for name, text in verbs:
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("--config", default=DEFAULT_PATH, help=f"configuration file (default {DEFAULT_PATH})")
         command.add_argument("--debug", action="store_true", help="log more")
@@ -261,6 +268,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = load(arguments.config)
         if arguments.command == "goodbye":
             goodbye(settings)
+        elif arguments.command == "first-check":
+            why = wait_until_closed(lambda: ask_agent(settings.socket_path), time.monotonic, time.sleep)
+            sys.stderr.write(f"slurmd starts: {why}\n")
         else:
             host = LocalHost(Processes())
             loop, mind = build(settings, host, Munge())

@@ -46,9 +46,9 @@ class DeepChecks:
 
     def judged(self, kinds: Collection[str], findings: Sequence[Finding], at: datetime) -> None:
         """Take the controller's judgement of these kinds: it replaces the one before."""
-        for kind in kinds:
-            self._done.add(kind)
-            self._findings.pop(kind, None)
+        self._done.update(kinds)
+        # What was found by a check of several kinds ends when all of them have been checked anew.
+        self._findings = {key: found for key, found in self._findings.items() if not set(key.split("+")) <= set(kinds)}
         stamped = tuple(
             replace(f, since=f.since or at, boot_id=self.boot_id, instance_id=self.instance_id) for f in findings
         )
@@ -65,17 +65,22 @@ class DeepChecks:
     def to_dict(self) -> dict[str, Any]:
         """Return what has to outlive a restart of the agent within this boot."""
         return {
+            "on_start": list(self.on_start),
             "done": sorted(self._done),
             "findings": {kind: [f.to_dict() for f in found] for kind, found in self._findings.items()},
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any], *, is_ready: bool) -> None:
         """Take up what ``to_dict`` gave.
+
+        A node that was ready before the specification wanted a check is not taken out of work for it.
 
         Raises:
             KeyError, ValueError, TypeError: if it is not such a state.
         """
         self._done = {str(kind) for kind in state["done"]}
+        if is_ready:
+            self._done |= set(self.on_start) - {str(kind) for kind in state.get("on_start", self.on_start)}
         self._findings = {
             str(kind): tuple(Finding.from_dict(f) for f in found) for kind, found in state["findings"].items()
         }

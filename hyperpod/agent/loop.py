@@ -28,13 +28,14 @@ from hyperpod.adapters.stream import ProgramStreams
 from hyperpod.agent.deep import Order
 from hyperpod.agent.jobs import jobs_on_node, jobs_to_fence, processes_of_jobs
 from hyperpod.agent.leftovers import SHARED_MEMORY, remove_shared_memory
-from hyperpod.agent.link import Link, LinkEvent
+from hyperpod.agent.link import Link, LinkEvent, Received
 from hyperpod.agent.mind import Mind
 from hyperpod.agent.notify import Notifier
 from hyperpod.agent.programs import Programs
 from hyperpod.agent.server import SocketServer
 from hyperpod.agent.settings import AgentSettings
 from hyperpod.agent.workers import Workers
+from hyperpod.core import messages as words
 from hyperpod.errors import HyperpodError
 from hyperpod.health.check import Check, Facts, Ports, Result
 from hyperpod.health.users import Found
@@ -103,7 +104,7 @@ class Loop:
         self._programs = Programs()
         self._streams = ProgramStreams(Processes())
         self._devices = LocalDevices()
-        self._link = link(lambda event: self._deliver(lambda: self._on_link(event)))
+        self._link = link(self._from_link)
         self._server = SocketServer(settings.socket_path, self._selector, self._on_request, allowed=allowed)
         self._kmsg: KmsgReader | None = None
         self._kmsg_fd = -1
@@ -158,6 +159,7 @@ class Loop:
         if now - self._expired_at > 5.0:
             self._expired_at = now
             self._server.expire(now)
+        self._workers.hurry()
         self._guarded(lambda: self.mind.on_tick(now, self._host.now(), self._host.uptime_s(), time.monotonic()))
 
     def _wait(self, timeout_s: float) -> bool:
@@ -166,7 +168,8 @@ class Loop:
         events = self._selector.select(timeout_s + 0.0005 if timeout_s else 0)
         for key, mask in events:
             self._guarded(lambda k=key, m=mask: k.data(m, self._host.monotonic()))  # type: ignore[misc]
-        return bool(events)
+        # What nobody was woken for is taken in before the next tick decides anything.
+        return self._take_delivered() or bool(events)
 
     def _guarded(self, event: Callable[[], object]) -> None:
         try:
@@ -174,8 +177,11 @@ class Loop:
         except Exception:  # the agent's tick: one fault must not end the watch over the node
             log.exception("an event failed")
 
-    def _deliver(self, event: Callable[[], None]) -> None:
+    def _deliver(self, event: Callable[[], None], is_urgent: bool = True) -> None:
+        """Have the loop run this: at once, or when it is awake next (within a heartbeat)."""
         self._events.put(event)
+        if not is_urgent:
+            return
         # When the pipe is full there are enough wake-ups in it.
         with contextlib.suppress(BlockingIOError):
             self._wake_write.send(b"!")
@@ -184,14 +190,22 @@ class Loop:
         with contextlib.suppress(BlockingIOError):
             while self._wake_read.recv(4096):
                 pass
+
+    def _take_delivered(self) -> bool:
+        if self._events.empty():
+            return False
         while not self._events.empty():
             self._guarded(self._events.get_nowait())
+        return True
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._is_stopping = True
 
-    def _on_link(self, event: LinkEvent) -> None:
-        self.mind.on_link(event, self._host.monotonic(), self._host.now())
+    def _from_link(self, event: LinkEvent) -> None:
+        """Take an event from the link's thread, with the moment at which it came."""
+        now, at = self._host.monotonic(), self._host.now()
+        is_answer = isinstance(event, Received) and event.message.get("type") == words.ACK
+        self._deliver(lambda: self.mind.on_link(event, now, at), not (is_answer and self.mind.is_calm))
 
     def _on_request(self, client: int, request: dict[str, Any]) -> None:
         now, at = self._host.monotonic(), self._host.now()
@@ -271,7 +285,12 @@ class Loop:
             outcome = cast("Result | BaseException", result)
             self.mind.on_check(check.name, run_id, outcome, self._host.monotonic(), self._host.now())
 
-        self._workers.start(f"check {check.name}", lambda: check.run(ports), done)
+        def is_urgent(result: object) -> bool:
+            is_well = isinstance(result, Result) and not result.findings and not result.why_not_ready
+            return not (is_well and self.mind.is_calm)
+
+        name = f"check {check.name}"
+        self._workers.start(name, lambda: check.run(ports), done, is_urgent, is_patient=self.mind.is_calm)
 
     def find_user_checks(self) -> None:
         def done(found: object) -> None:

@@ -58,6 +58,9 @@ SAVE_INTERVAL_S = 30.0
 SEARCH_INTERVAL_S = 60.0
 """How often users' checks and the processes of jobs are looked for; without the folder that is one failed call."""
 
+MOST_DELAY_S = 1.0
+"""A check may start so much later than it is due, so that the agent wakes up less often."""
+
 JOB_CHECK_GAP_S = 5.0
 LEASE_FINDING_S = 600.0
 JOBS_REMEMBERED = 2000
@@ -81,6 +84,7 @@ class _Asked:
 @dataclass
 class _Quick:
     names: tuple[str, ...]
+    began: float
     ends_at: float
 
 
@@ -161,7 +165,9 @@ class Mind:
         self._uptime_s = 0.0
         self._wants_munge = False
         self.deep = DeepChecks(settings.deep_on_start, boot_id, settings.instance_id)
+        self._is_closed = False
         self._asked_before: frozenset[str] = frozenset()
+        self._logged: dict[tuple[str, str, str], Finding] = {}
 
     # --- what the agent believes ------------------------------------------------------------------------------
 
@@ -183,6 +189,11 @@ class Mind:
         if not why and self.deep.wants:
             why = f"it waits for its deep check ({', '.join(self.deep.wants)})"
         return why
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nobody waits for anything: then good news may wait for the next heartbeat. For any thread."""
+        return self._is_ready and not self._quick and not self.deep.running
 
     @property
     def clock_offset_s(self) -> float | None:
@@ -276,6 +287,7 @@ class Mind:
             sequence, time = int(message["sequence"]), float(message["time"])
         except (KeyError, TypeError, ValueError):
             return
+        self._is_closed = bool(message.get("is_closed"))
         sent = self._sent.pop(sequence, None)
         if sent is not None:
             took = now - sent[0]
@@ -322,7 +334,7 @@ class Mind:
             return
         self._sequence += 1
         why = self.why_not_ready
-        inventory = self.runner.inventory()
+        inventory, told = self.runner.inventory(), self._told_inventory
         beat = Heartbeat(
             node=self._settings.node,
             instance_id=self._settings.instance_id,
@@ -335,7 +347,8 @@ class Mind:
             agent_version=__version__,
             # First the quick look, then the long one: a node that fails it needs no burn-in.
             wants=self.deep.wants if self._is_ready else (),
-            inventory=inventory if inventory != self._told_inventory else None,
+            inventory=None if inventory is told or inventory == told else inventory,
+            owes_deep=bool(self.deep.wants),
         )
         self._told_inventory = inventory
         self._sent[self._sequence] = (now, beat.sent_at)
@@ -488,6 +501,8 @@ class Mind:
                 "clock_offset_s": None if offset is None else round(offset, 4),
                 "is_ready": not self.why_not_ready,
                 "not_ready_because": self.why_not_ready,
+                "owes_deep": list(self.deep.wants),
+                "is_closed": self._is_closed,
                 "waiting_reports": len(self._outbox),
                 "findings": [f.to_dict() for f in self.findings],
                 "checks": [
@@ -559,7 +574,18 @@ class Mind:
         """The findings have changed: say it at once, and keep it."""
         self._must_save = True
         self._heartbeat(now, at)
+        self._log_findings()
         self.save()
+
+    def _log_findings(self) -> None:
+        """Write which findings have opened and ended, for whoever reads this node's own journal."""
+        known, self._logged = self._logged, {f.key: f for f in self.findings}
+        for key, finding in self._logged.items():
+            if key not in known:
+                name = f"{finding.check}/{finding.code}"
+                log.info("finding %s %s %s: %s", finding.severity.name, name, finding.device or "-", finding.message)
+        for key in known.keys() - self._logged.keys():
+            log.info("finding ended %s %s", "/".join(key[:2]), key[2] or "-")
 
     def _mind_residents(self, request: Mapping[str, Any], now: float, at: datetime) -> None:
         """Follow which jobs are here; the first sign of a job has the checks for its start run, beside it."""
@@ -593,7 +619,7 @@ class Mind:
     def _on_quick_check(self, key: str, now: float, at: datetime) -> None:
         self._do.read_kernel_log()
         names = self.runner.quick_names
-        self._quick[key] = _Quick(names, now + QUICK_DEADLINE_S)
+        self._quick[key] = _Quick(names, now, now + QUICK_DEADLINE_S)
         self._start(self.runner.force(names, now), now, at)
         self._mind_quick(now)
 
@@ -603,6 +629,8 @@ class Mind:
             if unfinished and now < quick.ends_at:
                 continue
             del self._quick[key]
+            late = ",".join(unfinished) or "-"
+            log.info("quick check answered id=%s took_s=%.3f unfinished=%s", key, now - quick.began, late)
             self._do.send(
                 {
                     "type": words.REPLY,
@@ -754,7 +782,10 @@ class Mind:
         times = [self._next_heartbeat, self._next_save, self._next_search]
         check = self.runner.next_deadline()
         if check is not None:
-            times.append(check)
+            # A check that is due within a second of the next heartbeat waits for it: each wake-up costs more than
+            # most checks do.
+            is_near = self.is_calm and check < self._next_heartbeat <= check + MOST_DELAY_S
+            times.append(self._next_heartbeat if is_near else check)
         if self._residents.looks_at is not None:
             times.append(self._residents.looks_at)
         times += [min(a.ends_at, a.ends_at if a.is_looking else a.looks_at) for a in self._asked.values()]
@@ -818,6 +849,6 @@ class Mind:
         if self.kernel_log is not None and state.get("kernel_log"):
             self.kernel_log.restore(state["kernel_log"])
         if state.get("deep"):
-            self.deep.restore(state["deep"])
+            self.deep.restore(state["deep"], is_ready=bool(state["is_ready"]))
         self._is_ready = bool(state["is_ready"])
         self._jobs = OrderedDict((job.job_id, job) for job in jobs)

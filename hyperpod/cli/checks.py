@@ -33,6 +33,8 @@ from hyperpod.health.users import FOLDER, PREFIX, Found
 if TYPE_CHECKING:
     from hyperpod.agent.settings import AgentSettings
 
+_YEAR_S = 365 * 86400.0
+
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a check, such as disk.")]
 NamesArgument = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of checks, such as disk memory.")]
 
@@ -132,7 +134,10 @@ def _row(name: str, own: Settings) -> dict[str, Any]:
 
 
 def _every(seconds: float | None) -> str:
-    return "at once" if seconds is None else render.duration(seconds)
+    if seconds is None:
+        return "at once"
+    # A check with a rhythm of years runs at its stages only.
+    return "never" if seconds >= _YEAR_S else render.duration(seconds).replace(".0 ", " ")
 
 
 def _of(damping: Sequence[int] | None) -> str:
@@ -336,7 +341,9 @@ def _users_check(place: Place, name: str, own: Settings) -> tuple[Check, Setting
     check = next((check for check in found.checks if check.name == name), None)
     if check is None:
         known = ", ".join(check.name for check in found.checks) or "none"
-        refused = "; ".join(finding.message for finding in found.findings)
+        own_name = name.removeprefix(PREFIX)
+        about_it = [f for f in found.findings if f.device.rpartition("/")[2].partition(".")[0] == own_name]
+        refused = "; ".join(finding.message for finding in about_it or found.findings)
         raise ConfigError(f"there is no check {name!r} here; known: {known}", hint=refused or f"they are in {FOLDER}")
     mode = Mode.OBSERVE if name in found.observe_only else Mode.ACT
     return check, Settings(mode, own.overrides, own.values)

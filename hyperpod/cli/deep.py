@@ -15,7 +15,7 @@ import typer
 from hyperpod.cli import render
 from hyperpod.cli.options import ClusterOption, OutputOption, checked_node, examples, place_of
 from hyperpod.cli.render import Output
-from hyperpod.core.finding import Severity
+from hyperpod.core.finding import Severity, worst_of
 from hyperpod.errors import UnexpectedOutput, UsageError
 
 KINDS = {"stress": "InstanceStress", "connectivity": "InstanceConnectivity"}
@@ -109,7 +109,7 @@ def verdict(report: Mapping[str, Any]) -> Severity:
     checked = [node for node in report["nodes"] if node["state"] in Severity.__members__]
     if report["error"] or not checked:
         return Severity.UNKNOWN
-    return max(Severity[node["state"]] for node in checked)
+    return worst_of(Severity[node["state"]] for node in checked)
 
 
 def show(report: Mapping[str, Any]) -> None:

@@ -5,18 +5,22 @@ Owns reading the text and printing the records. Asks nobody and needs no cluster
 
 from __future__ import annotations
 
+import importlib
 import json
+import lzma
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from typing import Annotated, BinaryIO
+from io import BufferedReader
+from typing import Annotated, BinaryIO, cast
 
 import typer
 
 from hyperpod.cli.options import OutputOption, examples
 from hyperpod.cli.render import Output, printable, say
-from hyperpod.errors import UsageError
+from hyperpod.errors import NotFound, UsageError
 from hyperpod.health.explain import Kind, Options, explain
 from hyperpod.health.record import Record, Word
 
@@ -135,19 +139,40 @@ class _Lines:
                     if not rest:
                         break
                 yield line
-        except OSError as error:
-            raise UsageError(f"{self._name}: {error.strerror or error}") from error
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            raise UsageError(f"{self._name}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _opened(file: str, stack: ExitStack) -> BinaryIO:
-    if file == "-":
+    if file != "-":
+        try:
+            opened = stack.enter_context(open(file, "rb"))  # noqa: SIM115 - the stack closes it
+            begin = opened.peek(8)
+        except FileNotFoundError as error:
+            raise NotFound(f"{file}: {error.strerror}") from error
+        except OSError as error:
+            raise UsageError(f"{file}: {error.strerror or error}") from error
+    else:
         if sys.stdin.isatty():
             raise UsageError("there is no text", hint="give a file, or pipe one in: dmesg | hyperpod health explain")
-        return sys.stdin.buffer
-    try:
-        return stack.enter_context(open(file, "rb"))
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror or error}") from error
+        if not isinstance(sys.stdin.buffer, BufferedReader):
+            return sys.stdin.buffer
+        opened = sys.stdin.buffer
+        begin = opened.peek(8)
+    for magic, command in _FOREIGN.items():
+        if begin.startswith(magic):
+            raise UsageError(f"{file}: is no text", hint=f"{command} {file} | hyperpod health explain")
+    for magic, module in _PACKED.items():
+        if begin.startswith(magic):
+            return cast(BinaryIO, stack.enter_context(importlib.import_module(module).open(opened, "rb")))
+    return opened
+
+
+_PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "lzma", b"BZh": "bz2"}
+"""Logs are rotated into these."""
+
+_FOREIGN = {b"\x28\xb5\x2f\xfd": "zstdcat", b"LPKSHHRH": "journalctl -o short-monotonic --file"}
+"""What is not read here, and the program that makes text of it."""
 
 
 def _print_json(records: Iterable[Record]) -> Counter[Word]:

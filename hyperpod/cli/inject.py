@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 
 from hyperpod.cli import render
-from hyperpod.cli.options import ClusterOption, OutputOption, checked_node, examples, place_of
+from hyperpod.cli.options import ClusterOption, OutputOption, checked_node, ended_like_ctrl_c, examples, place_of
 from hyperpod.cli.render import Output, print_json, print_result, say
 from hyperpod.errors import UsageError
 
 
 def complete_fault() -> list[str]:
     """Return the names of faults, for the shell's completion."""
-    from hyperpod.adapters.local.faults import FAULTS
+    from hyperpod.adapters.local.fault_kinds import FAULTS
 
     return list(FAULTS)
 
@@ -60,7 +60,7 @@ def inject(
     To rehearse failures, and to see what the cluster does. With --for the fault is undone after that time, also when
     you interrupt the waiting; without it, it stays until --undo, or until the node has been repaired.
     """
-    from hyperpod.adapters.local.faults import FAULTS, known_fault
+    from hyperpod.adapters.local.fault_kinds import FAULTS, known_fault
 
     if list_:
         rows = [
@@ -95,16 +95,21 @@ def inject(
         faults.undo(chosen, name, fault, text)
         _tell(f"{name}: {fault} is undone", output)
         return
-    done = faults.inject(chosen, name, fault, text)
-    _tell(done, output)
     if seconds is None:
+        _tell(faults.inject(chosen, name, fault, text), output)
         return
-    try:
-        say(f"undone in {render.duration(seconds)}; Ctrl-C undoes it now")
-        place.sleep(seconds)
-    finally:
-        faults.undo(chosen, name, fault, text)
-        say(f"{name}: {fault} is undone")
+    with ended_like_ctrl_c():
+        try:
+            _tell(faults.inject(chosen, name, fault, text), output)
+        except KeyboardInterrupt:
+            faults.undo(chosen, name, fault, text)
+            raise
+        try:
+            say(f"undone in {render.duration(seconds)}; Ctrl-C undoes it now")
+            place.sleep(seconds)
+        finally:
+            faults.undo(chosen, name, fault, text)
+            say(f"{name}: {fault} is undone")
 
 
 def _argument(fault: str, argument: str | None, path: str | None, value: str | None, *, needs_value: bool) -> str:

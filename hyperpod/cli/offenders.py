@@ -1,4 +1,4 @@
-"""``hyperpod health offenders``: machines that fail too often, and those that failed jobs point at.
+"""``hyperpod health offenders``: machines that fail too often, that failed jobs point at, or that users exclude.
 
 Owns the command. The controller keeps the account; ``render`` shows it.
 """
@@ -18,7 +18,8 @@ def offenders(ctx: typer.Context, cluster: ClusterOption = None, output: OutputO
     """List machines by how unlikely their faults are by chance.
 
     Faults of the last 28 days are counted by physical machine (a GPU's own number where it is known) and compared with
-    what its time in service lets expect at the fleet's rate. Below them the machines that failed jobs point at.
+    what its time in service lets expect at the fleet's rate. Below them the machines that failed jobs point at, and
+    those that users keep out of their jobs with --exclude, which is only shown.
     """
     answer = place_of(ctx).controller(cluster).query("offenders")
     if output is Output.JSON:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
 from typing import Annotated, Any, cast
 
 import typer
@@ -55,6 +59,33 @@ ProfileOption = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="Profile of AWS. Default: AWS_PROFILE.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
+
+
+@contextlib.contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """Have SIGTERM and the loss of the terminal end the program as Ctrl-C does, so that what it began is undone.
+
+    Only the first counts: what is undone then is not disturbed by another one.
+    """
+    kinds = (signal.SIGTERM, signal.SIGHUP)
+
+    def end(number: int, frame: object) -> None:
+        for kind in kinds:
+            signal.signal(kind, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # One that is ignored already (nohup) stays so.
+    before = {kind: signal.getsignal(kind) for kind in kinds if signal.getsignal(kind) is not signal.SIG_IGN}
+    for kind in before:
+        signal.signal(kind, end)
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 def examples(*lines: str) -> str:

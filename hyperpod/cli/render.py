@@ -92,7 +92,7 @@ def console_for(stream: TextIO) -> Console:
     is_terminal = stream.isatty()
     width = None
     if not is_terminal:
-        width = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdigit() else _UNLIMITED
+        width = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdecimal() else _UNLIMITED
     return Console(
         file=stream, width=width, force_terminal=is_terminal, markup=False, highlight=False, emoji=False,
         no_color=None if is_terminal else True,
@@ -484,6 +484,20 @@ def offenders_page(answer: Mapping[str, Any]) -> list[RenderableType]:
     if answer["suspects"]:
         marked = [(s["node"], s["instance_id"], f"{s['suspicion']:.2f}", s["jobs"]) for s in answer["suspects"]]
         parts += ["", table(("NODE", "MACHINE", "SUSPICION", "JOBS"), marked)]
+    # A controller of before does not tell it.
+    if answer.get("excluded"):
+        shunned = [
+            (
+                e["node"] or f"{e['was_node']} (gone)",
+                e["instance_id"],
+                f"{e['users']} of {e['of_users']}",
+                f"{e['expected']:.2f}",
+                f"{e['chance']:.1g}",
+                "shunned" if e["is_significant"] else "",
+            )
+            for e in answer["excluded"]
+        ]
+        parts += ["", table(("NODE", "MACHINE", "EXCLUDED BY USERS", "EXPECTED", "CHANCE", ""), shunned)]
     if any(m["is_significant"] for m in answer["machines"]):
         done = (
             "replaced when their jobs have left" if answer["replaced"] else "only named (Repair.ReplaceOffenders: off)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from hyperpod.controller.memory import Report
@@ -18,8 +18,9 @@ from hyperpod.controller.observe import REPAIR_BEGAN, SPARE_PARTITION, remember_
 from hyperpod.controller.world import World
 from hyperpod.core import plan as do
 from hyperpod.core.job import JobStatus
+from hyperpod.core.liveness import is_before_first_job
 from hyperpod.core.messages import FETCH_FILES, KILL_JOB, PEER_LOST
-from hyperpod.core.node import Availability, DrainOwner, RepairStatus, owner_of_reason, parse_admin_action
+from hyperpod.core.node import Availability, DrainOwner, Repair, RepairStatus, owner_of_reason, parse_admin_action
 from hyperpod.core.plan import Plan
 from hyperpod.core.stopped_spares import CAUSE as SPARE_CAUSE
 from hyperpod.errors import HyperpodError, NotFound, ProviderError, SlurmError
@@ -187,7 +188,9 @@ def _warn_peers(world: World, node: str) -> None:
 
 def _drain(world: World, action: do.DrainNode) -> None:
     state = _state(world, action.node)
-    if state.is_drained and _owner(state) in (DrainOwner.PERSON, DrainOwner.OURS):
+    owner = _owner(state)
+    is_ours = owner is DrainOwner.OURS and not is_before_first_job(state.reason)
+    if state.is_drained and (owner is DrainOwner.PERSON or is_ours):
         return
     world.slurm.drain(action.node, action.reason)
     _event(world, "NodeDrained", action.reason, node=action.node)
@@ -210,9 +213,6 @@ def _answer_reason(world: World, action: do.AnswerReason) -> None:
 
 
 def _replace(world: World, action: do.ReplaceInstance) -> None:
-    if world.memory.must_wait(action.key, world.clock.now()):
-        return
-
     def work() -> None:
         data: dict[str, Any] = {"key": action.key, "node": action.node, "error": ""}
         try:
@@ -226,9 +226,6 @@ def _replace(world: World, action: do.ReplaceInstance) -> None:
 
 
 def _reboot(world: World, action: do.RebootInstance) -> None:
-    if world.memory.must_wait(action.key, world.clock.now()):
-        return
-
     def work() -> None:
         data: dict[str, Any] = {"key": action.key, "node": action.node, "error": ""}
         try:
@@ -253,8 +250,6 @@ def _beside(world: World, action: do.StopSpare | do.StartSpare, key: str, verb: 
     act = getattr(world.machines, verb, None)
     if act is None:
         raise ProviderError(f"this provider cannot {verb.replace('_', ' ')} a spare")
-    if world.memory.must_wait(key, world.clock.now()):
-        return
 
     def work() -> None:
         data: dict[str, Any] = {"key": key, "node": action.node, "error": ""}
@@ -269,17 +264,15 @@ def _beside(world: World, action: do.StopSpare | do.StartSpare, key: str, verb: 
 
 def spare_done(world: World, report: Report) -> None:
     """Take in that a spare's machine was asked to stop or start; a refusal is kept where people look, and waits."""
-    key, node, error = str(report.data["key"]), str(report.data["node"]), str(report.data["error"])
+    node, error = str(report.data["node"]), str(report.data["error"])
     world.instances_at = None
     if error:
-        world.memory.refused(key, report.at)
         world.repeats.warning(log, ("spare", node), report.at, "spare refused node=%s error=%s", node, error)
     else:
-        world.memory.refusals.pop(key, None)
         world.repeats.ended(("spare", node))
     for repair in world.store.repairs():
-        if repair.node == node and repair.cause == SPARE_CAUSE and repair.last_error != error:
-            world.store.put_repair(replace(repair, last_error=error))
+        if repair.node == node and repair.cause == SPARE_CAUSE:
+            _answered(world, repair, error, report.at)
 
 
 def machine_done(world: World, report: Report) -> None:
@@ -287,19 +280,26 @@ def machine_done(world: World, report: Report) -> None:
     key, node, error = str(report.data["key"]), str(report.data["node"]), str(report.data["error"])
     world.store.finish(key, report.at, error=error)
     world.instances_at = None
+    for repair in world.store.repairs():
+        if repair.node == node:
+            _answered(world, repair, error, report.at)
     if error:
-        world.memory.refused(key, report.at)
         world.repeats.warning(log, ("machine", node), report.at, "machine action failed node=%s error=%s", node, error)
-        for repair in world.store.repairs():
-            if repair.node == node and repair.last_error != error:
-                _event(world, "MachineActionFailed", error, node=node)
-                world.store.put_repair(replace(repair, last_error=error))
         return
-    world.memory.refusals.pop(key, None)
     world.repeats.ended(("machine", node))
     instance_id = str(report.data.get("instance_id", ""))
     if instance_id:
         _event(world, "NodeReplaced", f"{node} is now {instance_id}", node=node, data={"instance_id": instance_id})
+
+
+def _answered(world: World, repair: Repair, error: str, at: datetime) -> None:
+    """Keep in a repair what the provider has answered: the journal has the next try wait over a restart, too."""
+    after = repair.refused(error, at) if error else repair.taken()
+    if after == repair:
+        return
+    world.store.put_repair(after)
+    if error and error != repair.last_error:
+        _event(world, "MachineActionFailed", f"{error}{after.waits(at)}", node=repair.node)
 
 
 def _move_address(world: World, action: do.MoveAddress) -> None:

@@ -20,8 +20,20 @@ from typing import Any, Final
 from hyperpod.controller.memory import Report
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
-from hyperpod.core.deep import Kind, Measured, Outcome, Pair, bad_pairs, better, judge_pairs, judge_tests, rounds
-from hyperpod.core.finding import Finding, Severity
+from hyperpod.core.deep import (
+    Kind,
+    Measured,
+    Outcome,
+    Pair,
+    bad_pairs,
+    better,
+    judge_pairs,
+    judge_tests,
+    rounds,
+    untold,
+    untold_finding,
+)
+from hyperpod.core.finding import Finding, Severity, worst_severity
 from hyperpod.core.node import NodeView
 from hyperpod.core.plan import Note
 from hyperpod.deep.result import Line, parse_lines
@@ -40,11 +52,19 @@ GATHER: Final = timedelta(seconds=3)
 """New machines that boot together are checked together: so long after the last of them, the check begins."""
 
 GATHER_AT_MOST: Final = timedelta(seconds=60)
+PARTNER_WAIT: Final = timedelta(minutes=5)
+"""So long a new machine waits for another one that its links can be measured with; then it takes jobs without."""
+
+MOST_TRIES: Final = 3
+"""After so many checks of one boot that could not tell, a node takes jobs: not to know is no fault of it."""
+
 PARTNERS: Final = 3
 """Idle nodes that measure a single new one."""
 
 PAUSE: Final = timedelta(seconds=30)
 """After a run that left nodes waiting (they gave no answer, or gave way)."""
+
+GAVE_WAY: Final = "gave way to a job"
 
 _PORTS: Final = (20_000, 30_000)
 
@@ -112,11 +132,17 @@ class Run:
     options: Options
     why: str
     addresses: Mapping[str, str]
+    is_first: bool = False
+    """It is the check before the first job: what it cannot tell is tried again a few times."""
+
     progress: str = "begins"
     is_over: bool = False
     error: str = ""
     out: dict[str, str] = field(default_factory=dict)
     """Nodes that are left out, with the reason: a job has come, no answer."""
+
+    untold: dict[str, dict[Kind, str]] = field(default_factory=dict)
+    """Kinds of which nothing can be told, by node, each with the reason."""
 
     tests: dict[str, list[Line]] = field(default_factory=dict)
     pairs: dict[Pair, Measured] = field(default_factory=dict)
@@ -126,8 +152,9 @@ class Run:
         """Return the report as JSON values."""
         nodes = []
         for name in self.nodes:
-            found = self.findings.get(name, [])
-            worst = max((f.severity for f in found), default=Severity.OK)
+            unknown = self.untold.get(name, {})
+            found = [*self.findings.get(name, []), *(untold_finding(kind, why) for kind, why in unknown.items())]
+            worst = worst_severity(found)
             state = self.out.get(name) or ("running" if not self.is_over else worst.name)
             nodes.append(
                 {
@@ -169,6 +196,9 @@ class DeepChecks:
         self._count = 0
         self._gathering: tuple[frozenset[str], datetime, datetime] | None = None
         self._not_before: datetime | None = None
+        self._alone_since: dict[str, datetime] = {}
+        self._tries: dict[str, tuple[str, int]] = {}
+        """Checks before the first job that could not tell, by node: of which boot, how many."""
 
     # --- for people -------------------------------------------------------------------------------------------
 
@@ -182,6 +212,8 @@ class DeepChecks:
         kinds = _kinds(args.get("kinds") or [kind.value for kind in Kind])
         options = parse_options(args.get("options") or {}, self._options)
         nodes = self._free_nodes(args.get("nodes"))
+        if kinds == (Kind.CONNECTIVITY,) and len(nodes) < 2:
+            raise InvalidState("check connectivity", "only one node", hint="name two or more, or have another one idle")
         return self._begin(nodes, kinds, options, "asked by an administrator")
 
     def report(self, args: Mapping[str, Any], uid: int) -> dict[str, Any]:
@@ -228,6 +260,8 @@ class DeepChecks:
         options: Options,
         why: str,
         partners: Sequence[NodeView] = (),
+        *,
+        is_first: bool = False,
     ) -> str:
         if any(not run.is_over for run in self._runs.values()):
             raise InvalidState("check deeply", "busy with another deep check", hint="wait for its end")
@@ -237,7 +271,7 @@ class DeepChecks:
         addresses = {slot.name: slot.address for slot in self._world.slots()}
         stressed = tuple(n.name for n in nodes)
         names = (*stressed, *(n.name for n in partners))
-        run = Run(key, now, names, stressed, kinds, options, why, addresses)
+        run = Run(key, now, names, stressed, kinds, options, why, addresses, is_first)
         self._runs[key] = run
         while len(self._runs) > KEPT_REPORTS:
             del self._runs[next(iter(self._runs))]
@@ -254,6 +288,7 @@ class DeepChecks:
             return
         wanted = {n: set(word.wants) for n, word in self._world.memory.nodes.items() if word.wants}
         waiting = [n for n in snapshot.workers if n.name in wanted and not n.jobs]
+        self._alone_since = {name: since for name, since in self._alone_since.items() if name in wanted}
         if not waiting or any(not run.is_over for run in self._runs.values()):
             return
         names = frozenset(n.name for n in waiting)
@@ -263,14 +298,26 @@ class DeepChecks:
         _, changed, since = self._gathering
         if now - changed < GATHER and now - since < GATHER_AT_MOST:
             return
-        self._gathering, self._not_before = None, now + PAUSE
         kinds = tuple(kind for kind in Kind if any(kind.value in wanted[name] for name in names))
         partners: list[NodeView] = []
         if Kind.CONNECTIVITY in kinds and len(waiting) < 2:
-            own = {n.group for n in waiting}
-            free = [n for n in snapshot.workers if n.name not in names and n.is_ready and not n.jobs]
-            partners = [n for n in free if n.group in own][:PARTNERS]
-        self._begin(waiting, kinds, self._options, "before their first job", partners)
+            partners = self._partners(waiting[0], snapshot.workers)
+            if not partners and self._may_get_partner(waiting[0], snapshot.workers, now):
+                kinds = tuple(kind for kind in kinds if kind is not Kind.CONNECTIVITY)
+        if not kinds:
+            return
+        self._gathering, self._not_before = None, now + PAUSE
+        self._begin(waiting, kinds, self._options, "before their first job", partners, is_first=True)
+
+    @staticmethod
+    def _partners(node: NodeView, workers: Sequence[NodeView]) -> list[NodeView]:
+        """Return idle nodes that may measure a single new one; those of its own group first."""
+        free = [n for n in workers if n.name != node.name and n.is_ready and not n.jobs]
+        return sorted(free, key=lambda n: (n.group != node.group, n.name))[:PARTNERS]
+
+    def _may_get_partner(self, node: NodeView, workers: Sequence[NodeView], now: datetime) -> bool:
+        since = self._alone_since.setdefault(node.name, now)
+        return len(workers) > 1 and now - since < PARTNER_WAIT
 
     # --- the run itself ---------------------------------------------------------------------------------------
 
@@ -286,6 +333,7 @@ class DeepChecks:
             self._judge(run)
         except HyperpodError as error:
             run.error = error.message
+            self._give_up(run, error.message)
         finally:
             done.set()
             run.progress = "done" if not run.error else "failed"
@@ -298,7 +346,7 @@ class DeepChecks:
             snapshot = self._world.last_snapshot
             for node in snapshot.workers if snapshot is not None else ():
                 if node.name in run.nodes and node.jobs and node.name not in run.out:
-                    run.out[node.name] = "gave way to a job"
+                    run.out[node.name] = GAVE_WAY
                     self._world.agents.send(node.name, {"type": words.DEEP_STOP})
 
     def _order(self, run: Run, node: str, program: str, args: Mapping[str, Any], limit_s: float) -> tuple[Line, ...]:
@@ -312,7 +360,7 @@ class DeepChecks:
             run.out[node] = f"no answer: {error.message}"
             return ()
         if answer.get("gave_way"):
-            run.out[node] = "gave way to a job"
+            run.out[node] = GAVE_WAY
             return ()
         lines = parse_lines(str(answer.get("output") or ""))
         if not answer.get("ok", True):
@@ -402,12 +450,38 @@ class DeepChecks:
             for node, findings in found.items():
                 run.findings.setdefault(node, []).extend(findings)
         for node in run.nodes:
-            if node in run.out:
-                continue
             own = run.kinds if node in run.stressed else (Kind.CONNECTIVITY,)
-            kinds = [kind.value for kind in own]
-            judged = [f.to_dict() for f in run.findings.get(node, [])]
-            self._world.agents.send(node, {"type": words.DEEP_JUDGED, "kinds": kinds, "findings": judged})
+            failure = next((line.detail for line in run.tests.get(node, ()) if line.skipped and not line.ok), "")
+            if node not in run.out:
+                self._say(run, node, own, untold(own, node, tests.get(node, ()), pairs, failure))
+            elif run.out[node] != GAVE_WAY and node in run.stressed:
+                self._say(run, node, own, dict.fromkeys(own, run.out[node]))
+
+    def _give_up(self, run: Run, why: str) -> None:
+        for node in run.stressed:
+            self._say(run, node, run.kinds, dict.fromkeys(run.kinds, why))
+
+    def _say(self, run: Run, node: str, kinds: Sequence[Kind], unknown: Mapping[Kind, str]) -> None:
+        """Tell a node what was found. Of what could not be told it is let go with a finding that says so: at once after
+        a check that a person has asked for, after ``MOST_TRIES`` of those before the first job."""
+        run.untold[node] = dict(unknown)
+        is_alone = len(run.nodes) == 1 and set(unknown) == {Kind.CONNECTIVITY}
+        # One that is measured alone has waited for another node long enough before.
+        is_last = not (run.is_first and unknown) or is_alone or self._is_last_try(node)
+        told = [kind for kind in kinds if is_last or kind not in unknown]
+        found = [*run.findings.get(node, []), *(untold_finding(kind, why) for kind, why in unknown.items())]
+        if told:
+            told_now = [f.to_dict() for f in found if is_last or f.severity is not Severity.UNKNOWN]
+            message = {"type": words.DEEP_JUDGED, "kinds": [kind.value for kind in told], "findings": told_now}
+            self._world.agents.send(node, message)
+
+    def _is_last_try(self, node: str) -> bool:
+        word = self._world.memory.nodes.get(node)
+        boot = f"{word.instance_id}/{word.boot_id}" if word is not None else ""
+        before, count = self._tries.get(node, (boot, 0))
+        count = count + 1 if before == boot else 1
+        self._tries[node] = (boot, count)
+        return count >= MOST_TRIES
 
     def _tell(self, run: Run) -> None:
         """Write an event with the outcome; in the tick's thread, where the journal belongs."""

@@ -135,6 +135,11 @@ class Ledger:
         self._reckon(now)
         return self._found
 
+    def exposures(self) -> Sequence[Exposure]:
+        """Return how long each machine has been seen."""
+        self._read()
+        return list(self._exposures.values())
+
     def _reckon(self, now: datetime) -> None:
         self._read()
         if self._reckoned_at is not None and now - self._reckoned_at < RECKON_EVERY:

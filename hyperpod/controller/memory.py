@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from hyperpod.controller.reasons import SeenReason
 from hyperpod.core.backoff import delay_after
-from hyperpod.core.finding import Finding
+from hyperpod.core.finding import Finding, Severity
 from hyperpod.core.job import TaskExit
 from hyperpod.core.majority import Judged
 from hyperpod.core.messages import Heartbeat
@@ -102,6 +102,7 @@ class NodeWord:
     inventory_since: Mapping[str, datetime] = field(default_factory=dict)
     clock_offset_s: float = 0.0
     wants: tuple[str, ...] = ()
+    owes_deep: bool = False
     is_reachable: bool | None = None
     reachable_at: datetime | None = None
     said_goodbye_at: datetime | None = None
@@ -122,6 +123,27 @@ def _offset(before: float | None, measured: float) -> float:
     return before + (measured - before) * OFFSET_FORGETS
 
 
+@dataclass(frozen=True)
+class WrongClock:
+    """How far a machine's clock is ahead, and when its messages were refused for that."""
+
+    COUNTS_AFTER: ClassVar = timedelta(seconds=5)
+    """One old message may have been held up on its way."""
+    GONE_AFTER: ClassVar = timedelta(seconds=30)
+
+    ahead_s: float
+    first_at: datetime
+    last_at: datetime
+
+    def finding(self, now: datetime) -> Finding | None:
+        """Return what is to be shown of it; None when it is over or not yet sure."""
+        if now - self.last_at > self.GONE_AFTER or self.last_at - self.first_at < self.COUNTS_AFTER:
+            return None
+        direction = "ahead of" if self.ahead_s > 0 else "behind"
+        text = f"its messages are refused: its clock is {abs(self.ahead_s):.0f} s {direction} the head node's"
+        return Finding("munge", "ClockOffset", Severity.WARN, text, since=self.first_at)
+
+
 @dataclass
 class Memory:
     """Everything told by agents that the next snapshot needs."""
@@ -131,6 +153,8 @@ class Memory:
     facts: dict[int, JobFacts] = field(default_factory=dict)
     known_exits: dict[int, set[TaskExit]] = field(default_factory=dict)
     refusals: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    clocks: dict[str, WrongClock] = field(default_factory=dict)
+    """By address: machines whose messages are refused because of their time."""
     env_given: dict[int, list[tuple[datetime, int]]] = field(default_factory=dict)
     """When the environment of each of a job's newest attempts was given, with the attempt's restart count."""
     reasons: dict[str, SeenReason] = field(default_factory=dict)
@@ -151,6 +175,12 @@ class Memory:
     """Findings of the provider that a person has cleared: node, machine, finding."""
     slots: dict[str, datetime | None] | None = None
     """Slots of the last look, with when they were added; None for those of the first look, and before it."""
+
+    def sees_clock(self, address: str, ahead_s: float, at: datetime) -> None:
+        """Take in that a message of this address was refused because of its time."""
+        before = self.clocks.get(address)
+        goes_on = before is not None and at - before.last_at <= WrongClock.GONE_AFTER
+        self.clocks[address] = WrongClock(ahead_s, before.first_at if before is not None and goes_on else at, at)
 
     def sees_slots(self, names: Collection[str], at: datetime) -> None:
         """Take in which slots there are; what is known of one that is gone is forgotten: its name may come again."""
@@ -184,6 +214,7 @@ class Memory:
             not_ready_because=beat.not_ready_because,
             findings=beat.findings,
             wants=beat.wants,
+            owes_deep=beat.owes_deep,
             closed=_closed(before, beat, at) if before.instance_id == beat.instance_id else (),
             clock_offset_s=_offset(before.clock_offset_s if is_same_boot else None, beat.sent_at - at.timestamp()),
             inventory=inventory,
@@ -194,6 +225,7 @@ class Memory:
             not is_same_boot
             or before.is_ready != beat.is_ready
             or before.wants != beat.wants
+            or before.owes_deep != beat.owes_deep
             or {f.key: f.severity for f in before.findings} != {f.key: f.severity for f in beat.findings}
         )
 

@@ -57,9 +57,10 @@ class WorldCollector(Collector):
             nodes.add_metric([group, status], count)
         yield nodes
         age = GaugeMetricFamily("hyperpod_heartbeat_age_seconds", "Seconds since the last heartbeat.", labels=["node"])
-        for node in snapshot.nodes:
-            if node.heartbeat_at is not None:
-                age.add_metric([node.name], (self._world.clock.now() - node.heartbeat_at).total_seconds())
+        # Not from the snapshot: in quiet times it is older than a heartbeat.
+        for name, word in sorted(self._world.memory.nodes.copy().items()):
+            if word.heartbeat_at is not None:
+                age.add_metric([name], (self._world.clock.now() - word.heartbeat_at).total_seconds())
         yield age
         findings = GaugeMetricFamily(
             "hyperpod_open_findings", "Open findings.", labels=["node", "check", "code", "severity"]

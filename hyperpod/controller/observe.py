@@ -94,6 +94,7 @@ def observe(world: World) -> Snapshot:
     now = world.clock.now()
     try:
         world.ledger.look(nodes, now)
+        world.exclusions.look(views, records, nodes, now)
     except StoreError as error:
         # Repairs go on without the account of old faults.
         world.repeats.warning(log, ("silent", "ledger"), now, _SILENT, "ledger", error)
@@ -130,7 +131,7 @@ def _odd_ones(world: World, slots: list[NodeSlot]) -> Mapping[str, tuple[Finding
             for slot in slots
             if modes.get(slot.group) != Mode.OFF and (word := memory.nodes.get(slot.name)) is not None
         ]
-        known = memory.majority = (made_of, judge_groups(counted, now))
+        known = memory.majority = (made_of, judge_groups(counted, now, world.repair_policy.group_limits))
     found = known[1].findings
     if not found:
         return found
@@ -235,6 +236,10 @@ def _node(
     is_same = not instance_id or not word.instance_id or word.instance_id == instance_id
     findings = (*word.findings, *odd) if is_same else ()
     told = notices.of_node(world, slot.name, instance_id or word.instance_id) if world.memory.notices.findings else ()
+    clock = world.memory.clocks.get(slot.address) if world.memory.clocks else None
+    refused = clock.finding(world.clock.now()) if clock is not None else None
+    if refused is not None:
+        findings = (*findings, refused)
     if findings or told:
         now = world.clock.now()
         is_heard = is_same and word.heartbeat_at is not None and now - word.heartbeat_at <= world.repair_policy.silence
@@ -264,6 +269,8 @@ def _node(
         agent_instance_id=word.instance_id if is_same else "",
         boot_id=word.boot_id if is_same else "",
         is_ready=word.is_ready and is_same and word.said_goodbye_at is None,
+        owes_deep=word.owes_deep and is_same,
+        waits_for_deep=bool(word.wants) and is_same,
         is_reachable=word.is_reachable,
         reachable_at=word.reachable_at,
         closed=tuple(f for _, f in word.closed) if is_same else (),

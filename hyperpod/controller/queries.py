@@ -169,6 +169,19 @@ class Queries:
             "window_days": WINDOW.days,
             "replaced": self._world.repair_policy.replace_offenders,
             "machines": [_offender(o, machines) for o in self._world.ledger.account(snapshot.now)],
+            "excluded": [
+                {
+                    "node": machines.get(s.machine, ""),
+                    "was_node": s.node,
+                    "instance_id": s.machine,
+                    "users": s.users,
+                    "of_users": s.of_users,
+                    "expected": round(s.expected, 3),
+                    "chance": s.tail,
+                    "is_significant": s.is_significant,
+                }
+                for s in self._world.exclusions.shunned(self._world.ledger.exposures(), snapshot.now)
+            ],
             "suspects": sorted(
                 (
                     {"node": name, "instance_id": machine, "suspicion": round(total, 2), "jobs": len(jobs)}

@@ -29,7 +29,8 @@ from hyperpod.controller.memory import Report
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
 from hyperpod.core.messages import MAX_FRAME_BYTES, Heartbeat
-from hyperpod.errors import ConnectionLost, HyperpodError, MungeError, UsageError
+from hyperpod.core.node import Availability
+from hyperpod.errors import ClockRefused, ConnectionLost, HyperpodError, MungeError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +172,9 @@ class Server:
                 except MungeError as error:
                     refusals += 1
                     self._log_refusal(writer, error)
+                    if isinstance(error, ClockRefused) and error.uid in self._trusted:
+                        memory, now = self._world.memory, self._world.clock.now()
+                        memory.sees_clock(_address(writer), error.ahead_s, now)
                     if is_stranger and refusals >= STRANGER_REFUSALS:
                         break
                     continue
@@ -256,7 +260,9 @@ class Server:
         if kind == words.HEARTBEAT:
             beat = Heartbeat.from_dict(message)
             self._world.inbox.put(Report(kind, now, message), wake=self._is_news(beat))
-            return {"type": words.ACK, "sequence": beat.sequence, "time": now.timestamp()}
+            # A node before its deep check starts slurmd only when it is told that no job will be sent to it.
+            closed = {"is_closed": self._is_closed(beat.node)} if beat.owes_deep else {}
+            return {"type": words.ACK, "sequence": beat.sequence, "time": now.timestamp(), **closed}
         if kind == words.ENV:
             variables = await self._in_pool(self._environments.answer, message)
             return {"ok": True, "env": variables}
@@ -302,9 +308,15 @@ class Server:
         word = self._world.memory.nodes.get(beat.node)
         if word is None or word.boot_id != beat.boot_id or word.instance_id != beat.instance_id:
             return True
-        if word.is_ready != beat.is_ready:
+        if word.is_ready != beat.is_ready or word.owes_deep != beat.owes_deep:
             return True
         return {f.key: f.severity for f in word.findings} != {f.key: f.severity for f in beat.findings}
+
+    def _is_closed(self, node: str) -> bool:
+        """Say whether Slurm sends no job to a node, by the last look at it."""
+        snapshot = self._world.last_snapshot
+        seen = snapshot.by_name.get(node) if snapshot is not None else None
+        return seen is not None and (seen.is_drained or seen.availability is Availability.DOWN)
 
     async def _in_pool(self, call: Callable[..., Any], *args: Any, pool: ThreadPoolExecutor | None = None) -> Any:
         return await asyncio.get_running_loop().run_in_executor(pool or self._pool, call, *args)

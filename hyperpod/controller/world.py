@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from hyperpod.controller.exclusions import Exclusions
 from hyperpod.controller.ledger import Ledger
 from hyperpod.controller.memory import Inbox, Memory
 from hyperpod.controller.repeats import Repeats
@@ -112,7 +113,10 @@ class World:
     notes_shown: dict[tuple[str, str, int | None], datetime] = field(default_factory=dict)
     ledger: Ledger = field(init=False)
 
+    exclusions: Exclusions = field(init=False)
+
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.store)
+        self.exclusions = Exclusions(self.store)
 
     repeats: Repeats = field(default_factory=Repeats)

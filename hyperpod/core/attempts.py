@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -165,6 +165,13 @@ def is_launch_failed(view: JobView) -> bool:
     """Say whether Slurm holds the job because a node could not launch it; a user's own hold is something else."""
     text = f"{view.pending_reason} {view.pending_message}".lower().replace("_", " ")
     return view.status is JobStatus.PENDING and view.is_held and "launch failed" in text
+
+
+def is_held_for_exclusion(record: JobRecord, view: JobView) -> bool:
+    """Say whether Slurm holds the job as one that can never run, while we keep it from nodes."""
+    return (
+        view.is_held and view.pending_reason == "BadConstraints" and bool({*view.excluded} - {*record.users_excluded})
+    )
 
 
 def is_heard_of(attempt: Attempt, facts: JobFacts) -> bool:
@@ -349,13 +356,22 @@ def excluded_nodes(record: JobRecord, view: JobView, snapshot: Snapshot) -> tupl
     When too few others are left for the job, machines that have been found well again are not avoided any more:
     a job must not wait for ever for nodes that nobody will bring.
     """
-    ours = {name for instance, name in record.avoid.items() if _machine(name, snapshot) in ("", instance)}
-    if ours:
-        places = [n for n in snapshot.nodes if n.partition == view.partition or not view.partition]
-        left = [n for n in places if n.name not in ours and n.name not in record.users_excluded]
-        if len(left) < view.node_count:
-            ours = {name for name in ours if _is_suspect(snapshot.by_name.get(name))}
+    ours = frozenset(name for instance, name in record.avoid.items() if _machine(name, snapshot) in ("", instance))
+    # A spare is no place: Slurm takes a job that has too few nodes in its partition for one that can never run.
+    if ours and len(_places(view, snapshot) - ours - set(record.users_excluded)) < view.node_count:
+        ours = frozenset(name for name in ours if _is_suspect(snapshot.by_name.get(name)))
     return tuple(sorted({*record.users_excluded, *ours}))
+
+
+def has_room(view: JobView, snapshot: Snapshot, excluded: Collection[str]) -> bool:
+    """Say whether the job's partition has enough nodes for it, busy or not, without the excluded ones."""
+    return len(_places(view, snapshot) - set(excluded)) >= view.node_count
+
+
+def _places(view: JobView, snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(
+        n.name for n in snapshot.nodes if n.in_partition and (n.partition == view.partition or not view.partition)
+    )
 
 
 def _is_suspect(node: NodeView | None) -> bool:

@@ -25,6 +25,13 @@ AFTER = timedelta(minutes=5)
 SITE_NODES = 3
 """So many nodes with one cause at once are no chance: the site, the switch or the server."""
 
+SETTLED = timedelta(seconds=30)
+"""A node that complains of nobody is the silent one only when it was heard so long after the others' complaints: all
+have read their counters by then, which they do every quarter of a minute."""
+
+SILENT = "silent"
+"""Key of the evidence against the one node whose counters accuse nobody."""
+
 SIMULTANEOUS_S = 1.0
 MOST_EVIDENCE = 12
 """Pieces that are kept with an attempt: the journal is read at every tick."""
@@ -63,6 +70,7 @@ class Witness:
 
     ``dead`` says how it died, ``refused`` how it failed to launch the job, ``leaving`` why it is being taken out of
     work; all are empty for a machine of which that is not so. ``suspicion`` is what other jobs have left on it.
+    ``heard_at`` is when its agent was heard last: what a machine has not said means something only while it speaks.
     """
 
     node: str
@@ -71,6 +79,7 @@ class Witness:
     refused: str = ""
     leaving: str = ""
     suspicion: float = 0.0
+    heard_at: datetime | None = None
 
     @property
     def is_of_interest(self) -> bool:
@@ -103,8 +112,11 @@ def attribute(
     """
     if attempt.cause not in JUDGED:
         return None
-    old = attempt.attribution.evidence if attempt.attribution else ()
     at = failure_time(attempt, exits)
+    old = attempt.attribution.evidence if attempt.attribution else ()
+    if _complaints(attempt, witnesses, at):
+        # Who was silent a moment ago may complain by now.
+        old = tuple(e for e in old if e.key != SILENT)
     found = [
         *_facts(attempt, witnesses, at),
         *_from_exits(attempt, exits),
@@ -245,26 +257,53 @@ def _from_peers(attempt: Attempt, witnesses: Sequence[Witness], at: datetime | N
     """Weigh what nodes say about others: several reporters against one peer accuse the peer, never the reporters."""
     names = {w.node for w in witnesses}
     against: dict[str, set[str]] = {}
-    complaining: set[str] = set()
-    first: datetime | None = None
-    for w in witnesses:
-        for f in w.findings:
-            if not f.peer or f.severity not in (Severity.WARN, Severity.FATAL) or not _is_in_time(f, at, attempt):
-                continue
-            first = min((t for t in (first, f.since) if t is not None), default=None)
-            if f.peer == ANY_PEER:
-                complaining.add(w.node)
-            elif f.peer in names and f.peer != w.node:
-                against.setdefault(f.peer, set()).add(w.node)
-    silent = names - complaining
-    if len(complaining) >= 2 and len(silent) == 1:
-        against.setdefault(silent.pop(), set()).update(complaining)
+    complaints = _complaints(attempt, witnesses, at)
+    first = min((f.since for _, f in complaints if f.since is not None), default=None)
+    for w, f in complaints:
+        if f.peer in names and f.peer != w.node:
+            against.setdefault(f.peer, set()).add(w.node)
     found = []
     for peer, reporters in sorted(against.items()):
         told = ", ".join(sorted(reporters)[:4]) + (", …" if len(reporters) > 4 else "")
         weight = 0.6 if len(reporters) > 1 else 0.3
         found.append(Evidence(first, peer, f"accused by {told}", weight, Method.PEERS, key="peers"))
+    unnamed = [(w, f) for w, f in complaints if f.peer == ANY_PEER]
+    silent = _silent_one(witnesses, unnamed)
+    if silent is not None and silent not in against:
+        told = _listed(sorted({w.node for w, _ in unnamed}))
+        text = f"the other nodes of the job ({told}) count errors of a peer, and only {silent} counts none"
+        found.append(Evidence(first, silent, text, SILENT_WEIGHT, Method.PEERS, key=SILENT))
     return found
+
+
+SILENT_WEIGHT = 0.5
+
+
+def _complaints(attempt: Attempt, witnesses: Sequence[Witness], at: datetime | None) -> list[tuple[Witness, Finding]]:
+    """Return what nodes say about others in the window."""
+    return [
+        (w, f)
+        for w in witnesses
+        for f in w.findings
+        if f.peer and f.severity in (Severity.WARN, Severity.FATAL) and _is_in_time(f, at, attempt)
+    ]
+
+
+def _silent_one(witnesses: Sequence[Witness], unnamed: Sequence[tuple[Witness, Finding]]) -> str | None:
+    """Return the one node that complains of nobody, while two or more others, and all others, complain of somebody.
+
+    Its silence must be its own: it has been heard since, and has not said that it cannot tell.
+    """
+    complaining = {w.node for w, _ in unnamed}
+    silent = [w for w in witnesses if w.node not in complaining]
+    if len(complaining) < 2 or len(silent) != 1:
+        return None
+    (one,) = silent
+    checks = {f.check for _, f in unnamed}
+    last = max((f.since for _, f in unnamed if f.since is not None), default=None)
+    is_blind = any(f.severity is Severity.UNKNOWN and f.check in checks for f in one.findings)
+    is_heard = one.heard_at is not None and (last is None or one.heard_at >= last + SETTLED)
+    return one.node if is_heard and not is_blind else None
 
 
 def _from_record(witnesses: Sequence[Witness]) -> list[Evidence]:
@@ -415,11 +454,12 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
     if top:
         others = [s for n, s in suspects.items() if n != top]
         # A task that the kernel killed for memory is the same event as the kernel's word about it, and what other jobs
-        # have left is first exits again: users' broken programs fall somewhere every day.
+        # have left is first exits again: users' broken programs fall somewhere every day. A rank that dies by its own
+        # fault stops answering its peers: their counters are no second witness beside its exit.
         methods = {
             e.method
             for e in against[top]
-            if e.method is not Method.HISTORY and not e.key.endswith(f"/{OUT_OF_MEMORY_NODE}")
+            if e.method is not Method.HISTORY and e.key != SILENT and not e.key.endswith(f"/{OUT_OF_MEMORY_NODE}")
         }
         is_alone = suspects[top] - max(others, default=0.0) >= LEAD and suspects[top] > program_score
         why = ", and ".join(e.what for e in against[top][:3])
@@ -437,6 +477,8 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
         return Verdict(Kind.UNKNOWN, f"unknown, because it may be the site: {told}", suspects=suspects, evidence=kept)
     if top:
         why = f"{against[top][0].what}, and nothing else points to a node or to the program"
+        if len(against[top]) > 1:
+            why = f"{against[top][0].what}, and {against[top][1].what}, which is not enough to blame a node"
         return Verdict(Kind.UNKNOWN, f"unknown, because {why}", score=suspects[top], suspects=suspects, evidence=kept)
     if program:
         why = f"{program[0].what}, which says little alone"

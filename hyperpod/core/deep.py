@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
+from math import exp, log
+from statistics import median, quantiles
 
 from hyperpod.core.finding import Action, Finding, Severity
 
@@ -78,9 +79,44 @@ def bad_pairs(measured: Mapping[Pair, Measured], tolerance: float) -> dict[Pair,
     good = [m for m in measured.values() if not m.failure]
     if not good:
         return {}
-    bandwidth = median(m.bandwidth_mb_s for m in good)
-    latency = median(m.latency_us for m in good)
-    return {pair: why for pair, m in measured.items() if (why := _why_bad(m, bandwidth, latency, tolerance))}
+    usual = _usual(good, tolerance)
+    return {pair: why for pair, m in measured.items() if (why := _why_bad(m, usual))}
+
+
+@dataclass(frozen=True)
+class _Usual:
+    """What is usual among the pairs, and from where on a figure is not."""
+
+    bandwidth: float
+    least_bandwidth: float
+    latency: float
+    most_latency: float
+
+
+def _usual(good: Sequence[Measured], tolerance: float) -> _Usual:
+    bandwidths, latencies = [m.bandwidth_mb_s for m in good], [m.latency_us for m in good]
+    bandwidth, latency = median(bandwidths), median(latencies)
+    noise, jitter = _spread(bandwidths), _spread([1 / max(value, 1e-9) for value in latencies])
+    return _Usual(
+        bandwidth,
+        min(bandwidth * (1 - tolerance), bandwidth / noise),
+        latency,
+        # A few microseconds more are the scheduler's, not the network's.
+        max(3 * latency, latency * jitter, latency + 200),
+    )
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Return by which factor a figure is off that differs from the others as chance hardly makes it: four sigma.
+
+    Machines with other work, and links that are shared, give figures that scatter; there a link is slow only when it
+    is out of their range. The scatter is read off the better side (from the 75th to the 90th percentile of the
+    logarithms, which is 0.607 sigma), so that one bad node of four does not hide itself.
+    """
+    if len(values) < 3:
+        return 1.0
+    tenths = quantiles([log(max(value, 1e-9)) for value in values], n=20, method="inclusive")
+    return exp(min(50.0, 4 * (tenths[17] - tenths[14]) / 0.607))
 
 
 def better(first: Measured, second: Measured) -> Measured:
@@ -93,10 +129,11 @@ def better(first: Measured, second: Measured) -> Measured:
 def judge_pairs(measured: Mapping[Pair, Measured], tolerance: float) -> dict[str, list[Finding]]:
     """Say which nodes or links are slow or cut, by node.
 
-    A pair is bad when it failed, or its bandwidth is more than ``tolerance`` (a share) below the median of all, or its
-    latency more than three times the median. A node is named when most of its pairs are bad and at least two of them:
-    then its pairs are explained and accuse nobody else. What is left bad is a link, told at both its ends as WARN.
-    Only a node that reaches nobody while others reach each other is FATAL: figures of one method alone do not drain.
+    A pair is bad when it failed, or its bandwidth is more than ``tolerance`` (a share) below the median of all and out
+    of the range in which the figures scatter, or its latency is so, above three times the median. A node is named when
+    most of its pairs are bad and at least two of them: then its pairs are explained and accuse nobody else. What is
+    left bad is a link, told at both its ends as WARN. Only a node that reaches nobody while others reach each other is
+    FATAL: figures of one method alone do not drain.
 
     Args:
         measured: By pair of nodes; each pair in one order.
@@ -106,8 +143,7 @@ def judge_pairs(measured: Mapping[Pair, Measured], tolerance: float) -> dict[str
     if not bad:
         return {}
     good = [m for m in measured.values() if not m.failure]
-    bandwidth = median(m.bandwidth_mb_s for m in good)
-    latency = median(m.latency_us for m in good)
+    usual = _usual(good, tolerance)
     of_node: dict[str, list[Pair]] = {}
     for pair in measured:
         for node in pair:
@@ -121,7 +157,7 @@ def judge_pairs(measured: Mapping[Pair, Measured], tolerance: float) -> dict[str
         if len(own) < 2 or len(own) * 2 <= len([p for p in of_node[node] if p not in explained]):
             continue
         explained |= set(of_node[node])
-        found.setdefault(node, []).append(_node_finding(node, own, of_node[node], measured, bandwidth, latency))
+        found.setdefault(node, []).append(_node_finding(node, own, of_node[node], measured, usual))
     for pair, why in sorted(bad.items()):
         if pair in explained:
             continue
@@ -131,14 +167,13 @@ def judge_pairs(measured: Mapping[Pair, Measured], tolerance: float) -> dict[str
     return found
 
 
-def _why_bad(m: Measured, bandwidth: float, latency: float, tolerance: float) -> str:
+def _why_bad(m: Measured, usual: _Usual) -> str:
     if m.failure:
         return f"failed: {m.failure}"
-    if m.bandwidth_mb_s < bandwidth * (1 - tolerance):
-        return f"carries {m.bandwidth_mb_s:.0f} MB/s, the median is {bandwidth:.0f}"
-    # A few microseconds more are the scheduler's, not the network's.
-    if m.latency_us > 3 * latency and m.latency_us > latency + 200:
-        return f"takes {m.latency_us:.0f} us there and back, the median is {latency:.0f}"
+    if m.bandwidth_mb_s < usual.least_bandwidth:
+        return f"carries {m.bandwidth_mb_s:.0f} MB/s, the median is {usual.bandwidth:.0f}"
+    if m.latency_us > usual.most_latency:
+        return f"takes {m.latency_us:.0f} us there and back, the median is {usual.latency:.0f}"
     return ""
 
 
@@ -147,8 +182,7 @@ def _node_finding(
     bad: Sequence[Pair],
     pairs: Sequence[Pair],
     measured: Mapping[Pair, Measured],
-    bandwidth: float,
-    latency: float,
+    usual: _Usual,
 ) -> Finding:
     failed = [pair for pair in bad if measured[pair].failure]
     if len(failed) == len(pairs):
@@ -158,9 +192,41 @@ def _node_finding(
     slow = median(measured[pair].latency_us for pair in pairs)
     text = (
         f"{node} is bad with {len(bad)} of {len(pairs)} others: {own:.0f} MB/s and {slow:.0f} us, "
-        f"the medians of all are {bandwidth:.0f} MB/s and {latency:.0f} us"
+        f"the medians of all are {usual.bandwidth:.0f} MB/s and {usual.latency:.0f} us"
     )
     return _finding("NetworkSlow", Severity.WARN, text)
+
+
+def untold(
+    kinds: Sequence[Kind], node: str, tests: Sequence[Outcome], measured: Mapping[Pair, Measured], failure: str = ""
+) -> dict[Kind, str]:
+    """Return of which kinds a deep check can tell nothing about a node, each with the reason.
+
+    Nothing measured is not health; it is no fault of the node either. Of two nodes whose only link fails nobody knows
+    which one is ill, and where no link at all could be measured there is nothing to compare with.
+
+    Args:
+        kinds: Those that were to be checked on it.
+        node: Its name.
+        tests: What its programs found; tests that do not exist on the machine left out.
+        measured: All pairs of the run.
+        failure: What the node's program said where it could not run.
+    """
+    found = {}
+    own = [m for pair, m in measured.items() if node in pair]
+    if Kind.STRESS in kinds and not any(outcome.test != "all_reduce" for outcome in tests):
+        found[Kind.STRESS] = f"no test could be run{': ' if failure else ''}{failure}"
+    if Kind.CONNECTIVITY in kinds:
+        if not own:
+            found[Kind.CONNECTIVITY] = "there was no other node to measure with"
+        elif all(m.failure for m in measured.values()):
+            found[Kind.CONNECTIVITY] = f"none of {len(measured)} links could be measured: {own[0].failure}"
+    return found
+
+
+def untold_finding(kind: Kind, why: str) -> Finding:
+    """Return the finding of a check that could not tell: people see it, and it drains nobody."""
+    return _finding("DeepUnknown", Severity.UNKNOWN, f"{kind.value} could not tell: {why}", device=kind.value)
 
 
 _WRONG = {

@@ -31,16 +31,16 @@ class Action(StrEnum):
     REQUEUE = "Requeue"
 
 
+ANY_PEER = "?"
+"""``Finding.peer`` of a counter that accuses somebody at the other end without saying whom."""
+
+
 class Whose(StrEnum):
     """Whose fault a finding is; printed in drain reasons."""
 
     NODE = "node"
     USER = "user"
     SITE = "site"
-
-
-ANY_PEER = "?"
-"""``Finding.peer`` of a counter that accuses somebody at the other end without saying whom."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,12 @@ _STRENGTH = {Action.NONE: 0, Action.REQUEUE: 1, Action.DRAIN: 2, Action.REBOOT: 
 
 def worst_severity(findings: Iterable[Finding]) -> Severity:
     """Return the worst severity; FATAL before UNKNOWN before WARN before OK; OK for no findings."""
-    return max((f.severity for f in findings), key=_BADNESS.__getitem__, default=Severity.OK)
+    return worst_of(f.severity for f in findings)
+
+
+def worst_of(severities: Iterable[Severity]) -> Severity:
+    """Return the worst of some severities, in the same order."""
+    return max(severities, key=_BADNESS.__getitem__, default=Severity.OK)
 
 
 def strongest_action(findings: Iterable[Finding]) -> Action:

@@ -100,6 +100,7 @@ def _witnesses(record: JobRecord, attempt: Attempt, snapshot: Snapshot) -> list[
                 dead=dead.get(name, "") or _remembered(record, attempt, machine),
                 refused=_refusal(node, attempt) if node is not None and is_same else "",
                 leaving=_leaving(node) if node is not None and is_same and name not in dead else "",
+                heard_at=node.heartbeat_at if node is not None and is_same else None,
                 suspicion=suspicion_of(snapshot.suspicion, machine, except_job=record.job_id) if machine else 0.0,
             )
         )

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from hyperpod.core.finding import Action, Finding, Severity, Whose
 from hyperpod.core.node import (
+    REASON_PREFIX,
     InstanceStatus,
     NodeView,
 )
@@ -21,9 +22,16 @@ SHUTDOWN_CAUSE = "node/Shutdown"
 
 RETURNED_CAUSE = "node/Returned"
 
+FIRST_CHECK_CAUSE = "deep/BeforeFirstJob"
+
 OFFENDER_CAUSE = "offender/RepeatOffender"
 
 AGREED_CAUSE = "attribution/TwoMethodsAgree"
+
+
+def is_before_first_job(reason: str) -> bool:
+    """Say whether a node is drained only because its deep check has not been done."""
+    return reason.startswith(f"{REASON_PREFIX}{FIRST_CHECK_CAUSE}")
 
 
 def is_silent(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool:

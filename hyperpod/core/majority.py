@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any
 
 from hyperpod.core.finding import Action, Finding, Severity, Whose
 
@@ -21,13 +23,72 @@ DIFFERS = "DiffersFromGroup"
 COUNTS = frozenset({"gpus", "nvlinks", "efa", "infiniband_ports", "neuron_devices", "neuron_cores", "nvme_disks"})
 """What a machine has a number of, and cannot work well with less of. Everything else only makes a warning."""
 
-MIN_NODES = 3
-MAJORITY = 0.6
-MOST_BROKEN = 2
-"""More nodes than this that differ in one thing are a matter of the site."""
 
-SETTLE = timedelta(seconds=120)
-"""A difference counts when it has lasted this long: two looks of the slowest checks, and time for late devices."""
+def _limit(default: Any, why: str) -> Any:
+    """Declare a limit as checks declare theirs: its default, with what it means and why this default."""
+    return field(default=default, metadata={"why": why})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a group has a majority, and when a difference counts."""
+
+    min_nodes: int = _limit(3, "Nodes that must have counted a thing; of two that differ nobody knows which is right.")
+    majority: float = _limit(
+        0.6, "Share of them that must agree, above half. 0.6: half of a group that is being upgraded is no majority."
+    )
+    most_broken: int = _limit(
+        2, "Nodes that may differ in one thing and be broken each; more of them are the site's matter (WARN)."
+    )
+    settle_s: float = _limit(
+        120.0, "Seconds that a difference must last: two looks of the slowest checks, and time for late devices."
+    )
+    ignore: tuple[str, ...] = _limit(
+        (),
+        "Things that may differ in this group, by the names in its messages, e.g. [gpu_driver, mtu_*]; * stands for "
+        "anything. Default: none.",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            ValueError: naming the limit.
+        """
+        for name, least in (("min_nodes", 2), ("most_broken", 1)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
+        if not _is_number(self.majority) or not 0.5 < self.majority <= 1:
+            raise ValueError(f"majority must be above 0.5 and at most 1, got {self.majority!r}")
+        if not _is_number(self.settle_s) or not 0 <= self.settle_s <= 86_400:
+            raise ValueError(f"settle_s must be from 0 to 86400, got {self.settle_s!r}")
+        if not isinstance(self.ignore, tuple) or not all(isinstance(name, str) and name for name in self.ignore):
+            raise ValueError(f"ignore must be a list of names, got {self.ignore!r}")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Limits:
+        """Read the limits among a check's settings; others' keys, such as ``mode``, are left out.
+
+        Raises:
+            ValueError: if one does not fit.
+        """
+        known = {f.name for f in fields(cls)}
+        values: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in data.items() if key in known
+        }
+        return cls(**values)
+
+    def ignores(self, name: str) -> bool:
+        """Say whether a thing may differ."""
+        return any(fnmatchcase(name, pattern) for pattern in self.ignore)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+DEFAULTS = Limits()
 
 
 @dataclass(frozen=True)
@@ -56,41 +117,49 @@ class Judged:
     next_at: datetime | None = None
 
 
-def judge_groups(nodes: Iterable[Counted], now: datetime) -> Judged:
-    """Compare the nodes of each group with each other."""
+def judge_groups(nodes: Iterable[Counted], now: datetime, limits: Mapping[str, Limits] | None = None) -> Judged:
+    """Compare the nodes of each group with each other, by the group's own limits where it has some."""
     groups: dict[str, list[Counted]] = {}
     for node in nodes:
         groups.setdefault(node.group, []).append(node)
     findings: dict[str, list[Finding]] = {}
     waits: list[datetime] = []
-    for members in groups.values():
+    for group, members in groups.items():
+        own = (limits or {}).get(group, DEFAULTS)
         for name in sorted({name for node in members for name in node.inventory}):
-            _judge_one(name, [node for node in members if name in node.inventory], now, findings, waits)
+            if not own.ignores(name):
+                _judge_one(name, [node for node in members if name in node.inventory], now, own, findings, waits)
     return Judged({node: tuple(found) for node, found in findings.items()}, min(waits, default=None))
 
 
-def majority_value(values: Iterable[str]) -> str | None:
-    """Return the value that at least 60 % have, of at least three; None when there is none."""
+def majority_value(values: Iterable[str], limits: Limits = DEFAULTS) -> str | None:
+    """Return the value that most have, of enough (60 % of at least three by default); None when there is none."""
     counts = Counter(values)
     total = sum(counts.values())
-    if total < MIN_NODES:
+    if total < limits.min_nodes:
         return None
     value, count = counts.most_common(1)[0]
-    return value if count >= MAJORITY * total else None
+    return value if count >= limits.majority * total else None
 
 
 def _judge_one(
-    name: str, nodes: list[Counted], now: datetime, findings: dict[str, list[Finding]], waits: list[datetime]
+    name: str,
+    nodes: list[Counted],
+    now: datetime,
+    limits: Limits,
+    findings: dict[str, list[Finding]],
+    waits: list[datetime],
 ) -> None:
-    usual = majority_value(node.inventory[name] for node in nodes)
+    usual = majority_value((node.inventory[name] for node in nodes), limits)
     if usual is None:
         return
     odd = [node for node in nodes if node.inventory[name] != usual]
-    is_sites = len(odd) > MOST_BROKEN
+    is_sites = len(odd) > limits.most_broken
+    settle = timedelta(seconds=limits.settle_s)
     for node in odd:
         since = node.since.get(name, now)
-        if now - since < SETTLE:
-            waits.append(since + SETTLE)
+        if now - since < settle:
+            waits.append(since + settle)
             continue
         found = _finding(name, node, usual, len(nodes) - len(odd), len(nodes), is_sites=is_sites)
         findings.setdefault(node.node, []).append(

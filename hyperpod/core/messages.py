@@ -49,7 +49,8 @@ class Heartbeat:
     """What an agent says every second: who it is and its whole set of open findings.
 
     ``sequence`` grows by one within one life of the agent; ``sent_at`` is epoch seconds on the node's clock. ``wants``
-    are the deep checks that the node waits for before its first job.
+    are the deep checks that the node waits for before its first job; ``owes_deep`` says that there are such checks,
+    also while the basic ones have not passed yet and they cannot begin.
     ``inventory`` is what the node's checks have counted; None: as told before on this connection.
     """
 
@@ -63,6 +64,7 @@ class Heartbeat:
     findings: tuple[Finding, ...] = ()
     agent_version: str = ""
     wants: tuple[str, ...] = ()
+    owes_deep: bool = False
     inventory: Mapping[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,6 +83,7 @@ class Heartbeat:
             "findings": [f.to_dict() for f in self.findings],
             "agent_version": self.agent_version,
             **({"wants": list(self.wants)} if self.wants else {}),
+            **({"owes_deep": True} if self.owes_deep else {}),
         }
 
     @classmethod
@@ -101,6 +104,7 @@ class Heartbeat:
             findings=tuple(Finding.from_dict(f) for f in data.get("findings", ())),
             agent_version=str(data.get("agent_version", "")),
             wants=tuple(str(kind) for kind in data.get("wants", ())),
+            owes_deep=bool(data.get("owes_deep", False)),
             inventory=_parse_inventory(data.get("inventory")),
         )
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from hyperpod.core.backoff import after_refusal
 from hyperpod.core.finding import Action, Finding
 from hyperpod.errors import InvalidState
 
@@ -107,6 +108,8 @@ class Repair:
         last_error: Provider's or script's last message.
         was_rebooted: A reboot has been tried for this cause already.
         boot_id: The boot in which it began; another boot means that a reboot has happened.
+        refusals: How often in a row the provider has refused what the present status asks of it.
+        next_try_at: It is not asked again before; None: at once.
     """
 
     node: str
@@ -121,6 +124,8 @@ class Repair:
     last_error: str = ""
     was_rebooted: bool = False
     boot_id: str = ""
+    refusals: int = 0
+    next_try_at: datetime | None = None
 
     def moved(self, status: RepairStatus, now: datetime, **changes: Any) -> Repair:
         """Return the repair in another status.
@@ -130,7 +135,28 @@ class Repair:
         """
         if status is not self.status and status not in ALLOWED[self.status]:
             raise InvalidState(f"move the repair of {self.node} to {status.value}", self.status.value)
-        return replace(self, status=status, changed_at=now, **changes)
+        return replace(self, **{"status": status, "changed_at": now, "refusals": 0, "next_try_at": None, **changes})
+
+    def refused(self, error: str, at: datetime) -> Repair:
+        """Return the repair after the provider has refused: the next try comes later each time."""
+        count = self.refusals + 1
+        return replace(self, last_error=error, refusals=count, next_try_at=at + after_refusal(count))
+
+    def taken(self) -> Repair:
+        """Return the repair after the provider has done what it was asked for."""
+        return replace(self, last_error="", refusals=0, next_try_at=None) if self.refusals else self
+
+    def must_wait(self, now: datetime) -> bool:
+        """Say whether the provider has refused so recently that it is not asked again yet."""
+        return self.next_try_at is not None and now < self.next_try_at
+
+    def waits(self, now: datetime) -> str:
+        """Say when the provider is asked again, for people; empty when it has not refused."""
+        if not self.refusals:
+            return ""
+        left = max((self.next_try_at - now).total_seconds(), 0.0) if self.next_try_at is not None else 0.0
+        times = "once" if self.refusals == 1 else f"{self.refusals} times"
+        return f", refused {times}, next try in {left:.0f} s"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -140,6 +166,7 @@ class Repair:
             "action": self.action.value,
             "since": self.since.isoformat(),
             "changed_at": self.changed_at.isoformat(),
+            "next_try_at": self.next_try_at.isoformat() if self.next_try_at else None,
         }
 
     @classmethod
@@ -158,6 +185,8 @@ class Repair:
             last_error=str(data["last_error"]),
             was_rebooted=bool(data["was_rebooted"]),
             boot_id=str(data.get("boot_id", "")),
+            refusals=int(data.get("refusals") or 0),
+            next_try_at=datetime.fromisoformat(data["next_try_at"]) if data.get("next_try_at") else None,
         )
 
 
@@ -189,6 +218,8 @@ class NodeView:
         agent_instance_id: The machine that the agent says it is.
         boot_id: The boot that the agent says it is in.
         is_ready: The agent has passed its basic checks since its boot, with the plugin loaded.
+        owes_deep: Deep checks of it must end before this boot's first job, whether they can begin yet or not.
+        waits_for_deep: It has passed its basic checks, and waits for those.
         is_reachable: Second opinion (slurmd's port, ssh, provider): True, False, or None when not asked.
         reachable_at: When that opinion was formed.
         findings: Open findings of this machine and boot.
@@ -220,6 +251,8 @@ class NodeView:
     agent_instance_id: str = ""
     boot_id: str = ""
     is_ready: bool = False
+    owes_deep: bool = False
+    waits_for_deep: bool = False
     is_reachable: bool | None = None
     reachable_at: datetime | None = None
     findings: tuple[Finding, ...] = ()

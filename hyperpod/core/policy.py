@@ -13,6 +13,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeVar
 
+from hyperpod.core.majority import Limits
+
 P = TypeVar("P", "RepairPolicy", "ResumePolicy")
 
 
@@ -44,6 +46,7 @@ class RepairPolicy:
         replace_offenders: Replace machines that fail significantly more often than others; False only names them.
         reboot_window_s: A reboot for the same cause on the same machine within this time was no cure: it is replaced.
         group_check: Mode of the comparison of nodes with their group, by group; a group that is not named: act.
+        group_limits: When a difference from the group counts, by group; a group that is not named: the defaults.
         are_spares_stopped: Spares that nobody needs are stopped, and started when they are needed.
     """
 
@@ -64,6 +67,7 @@ class RepairPolicy:
     replace_offenders: bool = False
     reboot_window_s: float = 86_400.0
     group_check: Mapping[str, str] | None = None
+    group_limits: Mapping[str, Limits] | None = None
     are_spares_stopped: bool = False
 
     @cached_property
@@ -121,4 +125,8 @@ def policies_from(data: Mapping[str, Any]) -> tuple[RepairPolicy, ResumePolicy]:
     repair["spare_count"] = {g["name"]: int(g.get("spares") or 0) for g in data.get("groups", ())}
     modes = {str(g["name"]): _group_mode(g.get("health") or {}) for g in data.get("groups", ())}
     repair["group_check"] = {name: mode for name, mode in modes.items() if mode != Mode.ACT} or None
+    limits = {
+        str(g["name"]): Limits.from_dict((g.get("health") or {}).get("group") or {}) for g in data.get("groups", ())
+    }
+    repair["group_limits"] = {name: own for name, own in limits.items() if own != Limits()} or None
     return _from(RepairPolicy, repair), _from(ResumePolicy, resume)

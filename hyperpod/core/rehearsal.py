@@ -78,10 +78,14 @@ class PlannedFault:
 
 @dataclass(frozen=True)
 class Plan:
-    """A rehearsal: one job that must survive, and faults one after the other."""
+    """A rehearsal: one job that must survive, and faults one after the other.
+
+    ``prepare`` is done to every worker beforehand and undone at the end, such as giving it test GPUs.
+    """
 
     name: str
     faults: tuple[PlannedFault, ...]
+    prepare: tuple[PlannedFault, ...] = ()
     seed: int = 1
     job_nodes: int = 2
     step_s: float = 0.2
@@ -93,17 +97,22 @@ def parse_plan(data: object, source: str) -> Plan:
     """Read a plan.
 
     Args:
-        data: The file's content: a mapping with ``Name``, ``Faults`` and, if wanted, ``Seed``, ``Job``, ``Limit``.
+        data: The file's content: a mapping with ``Name``, ``Faults`` and, if wanted, ``Seed``, ``Job``, ``Limit``,
+            ``Prepare``.
         source: The file's name, for messages.
     Raises:
         ConfigError: naming what is wrong, where, and what is allowed.
     """
-    top = _mapping(data, source, {"Name", "Seed", "Job", "Limit", "Faults"})
+    top = _mapping(data, source, {"Name", "Seed", "Job", "Limit", "Prepare", "Faults"})
     job = _mapping(top.get("Job", {}), f"{source}: Job", {"Nodes", "StepSeconds", "SaveEvery"})
     faults = top.get("Faults")
     if not isinstance(faults, list) or not faults:
         raise ConfigError(f"{source}: Faults: must be a list of at least one fault")
+    prepare = top.get("Prepare", [])
+    if not isinstance(prepare, list):
+        raise ConfigError(f"{source}: Prepare: must be a list of faults")
     return Plan(
+        prepare=tuple(_preparation(item, f"{source}: Prepare[{index}]") for index, item in enumerate(prepare)),
         name=_text(top, "Name", source, default="rehearsal"),
         faults=tuple(_fault(item, f"{source}: Faults[{index}]") for index, item in enumerate(faults)),
         seed=int(_number(top, "Seed", source, 1, 0, 2**31)),
@@ -112,6 +121,11 @@ def parse_plan(data: object, source: str) -> Plan:
         save_every=int(_number(job, "SaveEvery", f"{source}: Job", 5, 1, 100_000)),
         limit_s=_number(top, "Limit", source, 600, 1, 7 * 86400),
     )
+
+
+def _preparation(item: object, where: str) -> PlannedFault:
+    data = _mapping(item, where, {"Fault", "Argument"})
+    return PlannedFault(_text(data, "Fault", where), _text(data, "Argument", where, default=""))
 
 
 def _fault(item: object, where: str) -> PlannedFault:
@@ -234,7 +248,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one fault went. ``problems`` is empty when all was as expected."""
+    """How one fault went. ``problems`` is empty when all was as expected; ``was_tried``: it was caused at all."""
 
     fault: str
     node: str
@@ -245,6 +259,7 @@ class Outcome:
     lost_steps: int | None = None
     false_actions: tuple[str, ...] = ()
     problems: tuple[str, ...] = field(default=())
+    was_tried: bool = True
 
     @property
     def passed(self) -> bool:

@@ -17,12 +17,14 @@ from hyperpod.core.finding import Action, Finding, Severity, Whose, strongest_ac
 from hyperpod.core.liveness import (
     AGREED_CAUSE,
     DEAD_CAUSE,
+    FIRST_CHECK_CAUSE,
     OFF,
     OFFENDER_CAUSE,
     RETURNED_CAUSE,
     SHUTDOWN_CAUSE,
     announced_findings,
     fatal_findings,
+    is_before_first_job,
     is_dead,
     is_fresh,
     is_silent,
@@ -52,6 +54,9 @@ IDLE_WAKE = timedelta(seconds=2)
 
 _ANNOUNCED = "ec2_event/"
 """Under this the budget counts what the plan being made begins for announced ends."""
+
+_ENDS_MACHINES = (do.FenceInstance, do.MarkDown, do.RebootInstance, do.ReplaceInstance)
+"""What is never done while repair is switched off."""
 
 REBOOT_TAKES_AT_MOST = timedelta(seconds=60)
 """A machine that is still off this long after it was rebooted will not come by itself."""
@@ -102,8 +107,7 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         notes.append(Note("IncompleteObservation", f"no answer from {sources}: nothing destructive is done"))
         return Plan(tuple(actions), tuple(notes), min(wake, timedelta(seconds=1)))
     if not policy.enabled:
-        notes.append(Note("RepairDisabled", "repair is switched off by the policy"))
-        return Plan(tuple(actions), tuple(notes), wake)
+        notes.append(Note("RepairDisabled", "repair is switched off: bad nodes are drained, machines are left alone"))
 
     unconfirmed = [n for n in suspects if n.repair is None and n.instance_status not in OFF]
     is_mass_silence = len(unconfirmed) >= 2 and len(unconfirmed) * 2 > len(workers)
@@ -126,6 +130,11 @@ def decide_repair(snapshot: Snapshot, policy: RepairPolicy) -> Plan:
         if node.name in waiting or _is_held_by_the_site(node, widespread, policy, snapshot):
             continue
         planned, more, soon = _one_node(node, snapshot, policy, budget)
+        if not policy.enabled and any(isinstance(a, _ENDS_MACHINES) for a in planned):
+            # What goes with it, such as the next phase in the journal, is left too: it would tell what is not so.
+            why = next(a.reason for a in planned if isinstance(a, _ENDS_MACHINES))
+            planned = [a for a in planned if isinstance(a, do.DrainNode)]
+            more, soon = [*more, Note("RepairDisabled", f"{node.name} is left as it is: {why}", node.name)], IDLE_WAKE
         actions += planned
         notes += more
         wake = min(wake, soon)
@@ -181,7 +190,7 @@ def _remarkable(
                 earliest = heard
             is_open = node.availability is Availability.UP and not node.is_drained
             is_noted = node.instance_id in snapshot.offenders or node.instance_id in snapshot.accused
-            if is_open and node.repair is None and not node.findings and not is_noted:
+            if is_open and node.repair is None and not (node.findings or is_noted or node.owes_deep):
                 continue
         remarkable.append(node)
     remarkable.sort(key=lambda n: n.name)
@@ -287,6 +296,12 @@ def _begin(
     if accused is not None and owner is DrainOwner.NOBODY:
         action = Action.REPLACE if was_rebooted_for(node, AGREED_CAUSE, snapshot, policy) else Action.REBOOT
         return _begin_soft(node, AGREED_CAUSE, f"a job ended here: {accused}", action, snapshot, budget)
+    if node.owes_deep and owner is DrainOwner.NOBODY and is_fresh(node, policy, snapshot):
+        # No repair and no budget: it is not taken out of work, it has not begun. Once it is ready it is undrained.
+        text = "takes no job before its deep check"
+        machine = node.instance_id or node.agent_instance_id
+        reason = drain_reason(FIRST_CHECK_CAUSE, text, Whose.SITE.value, machine, node.boot_id)
+        return [do.DrainNode(reason, node.name)], notes, timedelta(milliseconds=500)
     is_working = node.is_ready and is_fresh(node, policy, snapshot)
     is_void = owner is DrainOwner.OURS and reason_machine(node.reason) not in ("", node.instance_id)
     is_back = owner is DrainOwner.SLURM and node.availability is Availability.DOWN and is_working
@@ -414,7 +429,7 @@ def _begin_fatal(
     budget.begin(node, cause)
     reason = drain_reason(cause, worst.message, worst.whose.value, repair.instance_id, node.boot_id)
     actions: list[do.Action] = [_save(repair, worst.message)]
-    if not node.is_drained:
+    if not node.is_drained or is_before_first_job(node.reason):
         actions.append(do.DrainNode(reason, node.name))
     return actions, [], timedelta(milliseconds=100)
 
@@ -601,7 +616,8 @@ def _rebooting(
     if is_off or now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
         return _start_machine_action(replace(repair, action=Action.REPLACE), now), [], timedelta(0)
     again = do.RebootInstance(repair.message, node.name, repair.instance_id, repair.since)
-    return [again], [Note("Rebooting", _progress(node, repair, policy, now), node.name)], timedelta(seconds=1)
+    asked: list[do.Action] = [] if repair.must_wait(now) else [again]
+    return asked, [Note("Rebooting", _progress(node, repair, policy, now), node.name)], timedelta(seconds=1)
 
 
 def _is_back_at_work(node: NodeView) -> bool:
@@ -623,7 +639,7 @@ def _close_again(
 
 def _progress(node: NodeView, repair: Repair, policy: RepairPolicy, now: datetime) -> str:
     since = int((now - repair.since).total_seconds())
-    error = f", last error: {repair.last_error}" if repair.last_error else ""
+    error = repair.waits(now) + (f", last error: {repair.last_error}" if repair.last_error else "")
     tries = f"try {repair.attempt} of {policy.replace_attempts}, " if repair.status is RepairStatus.REPLACING else ""
     return f"{repair.status.value} ({tries}since {since} s{error})"
 
@@ -642,12 +658,12 @@ def _replacing(
     if not is_new and _is_back_at_work(node):
         return _close_again(node, repair, policy, now)
     # A provider that refuses (no capacity, throttled) says nothing against a machine: it is asked for ever.
-    is_refused = not is_new and bool(repair.last_error)
+    is_refused = not is_new and repair.refusals > 0
     if not is_refused and now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
         return _next_try(node, repair, snapshot, policy, "no new machine in time")
     again = do.ReplaceInstance(repair.message, node.name, repair.instance_id, repair.attempt)
     note = Note("Replacing", _progress(node, repair, policy, now), node.name)
-    return [] if is_new else [again], [note], timedelta(milliseconds=500)
+    return [] if is_new or repair.must_wait(now) else [again], [note], timedelta(milliseconds=500)
 
 
 def _next_try(
@@ -708,6 +724,9 @@ def _checking(
     if is_dead(node, policy, snapshot) and node.jobs:
         moved = repair.moved(RepairStatus.FENCING, now, action=_machine_action(repair), instance_id=node.instance_id)
         return [_save(moved, f"{node.name} died"), *_fence_and_down(node, moved)], [], timedelta(0)
+    if node.waits_for_deep and is_fresh(node, policy, snapshot):
+        # A deep check ends by itself; the time for a birth is over when it begins.
+        return [], [Note("Checking", _progress(node, repair, policy, now), node.name)], timedelta(milliseconds=500)
     if is_dead(node, policy, snapshot) or now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
         if repair.cause == RETURNED_CAUSE and node.instance_status not in OFF:
             note = Note("NotReady", f"{node.name} came back but does not pass its basic checks", node.name)

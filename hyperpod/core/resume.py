@@ -17,6 +17,8 @@ from hyperpod.core.attempts import (
     excluded_nodes,
     failure_signature,
     first_failure,
+    has_room,
+    is_held_for_exclusion,
     is_launch_failed,
     may_be_refused,
     update_record,
@@ -324,6 +326,18 @@ def _pending(record: JobRecord, view: JobView, snapshot: Snapshot) -> ResumeDeci
                 why = "not again where its launch failed"
                 release.insert(0, do.ExpediteJob(why, record.job_id, excluded, False, True, False))
             return ResumeDecision(replace(record, released_once=True), tuple(release), wake_after=SOON)
+        if is_held_for_exclusion(record, view):
+            # Slurm holds for ever what no node of the partition could run; without our word it could.
+            excluded = excluded_nodes(record, view, snapshot)
+            is_changed = tuple(sorted(view.excluded)) != excluded
+            if has_room(view, snapshot, excluded) and (is_changed or not record.released_once):
+                why = "nodes that it was kept from are needed after all"
+                let_go = (
+                    do.ExpediteJob(why, record.job_id, excluded, False, True, False),
+                    do.ReleaseJob(why, record.job_id),
+                )
+                kept = record if is_changed else replace(record, released_once=True)
+                return ResumeDecision(kept, let_go, wake_after=SOON)
         note = Note("Held", f"held: {view.pending_message or view.pending_reason}", job_id=record.job_id)
         return ResumeDecision(record, notes=(note,))
     if current is None or current.ended_at is None or current.restart_count >= view.restart_count:

@@ -310,7 +310,9 @@ class RepairPolicy(_Block):
     """What may be repaired, how and how much at a time: ``Hyperpod.Repair``."""
 
     enabled: Switch = Field(
-        True, description="Whether instances are rebooted or replaced. Default on; off still drains bad nodes."
+        True,
+        description="Whether instances are powered off, rebooted or replaced. Default on; off still drains nodes with "
+        "a FATAL finding and brings them back when it is over. Dead ones are left to Slurm and to people.",
     )
     action: RepairAction = Field(
         RepairAction.REPLACE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hyperpod.core import plan as do
-from hyperpod.core.liveness import fatal_findings, is_silent
+from hyperpod.core.liveness import RETURNED_CAUSE, fatal_findings, is_before_first_job, is_silent
 from hyperpod.core.node import (
     Availability,
     InstanceStatus,
@@ -31,8 +31,11 @@ def _is_usable(node: NodeView, policy: RepairPolicy, snapshot: Snapshot) -> bool
 
 
 def _is_out(node: NodeView) -> bool:
-    """Say whether a node is known to take no work: in repair, drained or down."""
-    return node.repair is not None or node.is_drained or node.availability is Availability.DOWN
+    """Say whether a node is known to take no work: in repair, drained or down. A new one before its deep check is not
+    out: it will be there soon, and on a new cluster there is no spare that could be sooner."""
+    is_new = is_before_first_job(node.reason) and (node.repair is None or node.repair.cause == RETURNED_CAUSE)
+    is_out = node.repair is not None or node.is_drained
+    return (is_out and not is_new) or node.availability is Availability.DOWN
 
 
 def _group(snapshot: Snapshot, group: str) -> list[NodeView]:
@@ -95,8 +98,9 @@ def decide_spares(snapshot: Snapshot, policy: RepairPolicy) -> tuple[list[do.Nod
         if missing > coming + len(sleeping):
             notes.append(Note("NoSpare", f"{group} lacks {missing} of {wanted} nodes and has no spare left"))
         in_use = []
-        if len(inside) > wanted:
-            in_use = [n for n in inside if _is_usable(n, policy, snapshot)]
+        if lacking < 0:
+            # A node that is out is not in use either, so most of the time nobody needs the closer look.
+            in_use = [n for n in left if _is_usable(n, policy, snapshot)]
         if len(in_use) > wanted:
             # The most suspect one waits as the spare; when that one is about to be free it is worth waiting for.
             free = [n for n in in_use if not n.jobs]

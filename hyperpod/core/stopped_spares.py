@@ -105,7 +105,8 @@ def asleep(node: NodeView, repair: Repair, snapshot: Snapshot, budget: Budget) -
             # Somebody has opened it: it is at work, or may be any moment.
             moved = repair.moved(RepairStatus.CHECKING, now, action=Action.NONE)
             return [_save(moved, f"{node.name} was opened by somebody")], [], timedelta(0)
-        return [do.StopSpare(repair.message, node.name, repair.instance_id)], [], timedelta(seconds=1)
+        stop = do.StopSpare(repair.message, node.name, repair.instance_id)
+        return [] if repair.must_wait(now) else [stop], [], timedelta(seconds=1)
     return [], [], IDLE_WAKE
 
 
@@ -128,9 +129,9 @@ def waking(node: NodeView, repair: Repair, snapshot: Snapshot, policy: RepairPol
     if node.instance_status is InstanceStatus.GONE or (is_late and not repair.last_error):
         why = "its machine is gone" if node.instance_status is InstanceStatus.GONE else "it did not start in time"
         return _replace(node, repair, snapshot, budget, f"{node.name}: {why}")
-    note = Note("Waking", f"{node.name} is being started{_error(repair)}", node.name)
+    note = Note("Waking", f"{node.name} is being started{repair.waits(now)}{_error(repair)}", node.name)
     actions: list[do.Action] = []
-    if node.instance_status is InstanceStatus.STOPPED:
+    if node.instance_status is InstanceStatus.STOPPED and not repair.must_wait(now):
         actions.append(do.StartSpare(repair.message, node.name, repair.instance_id))
     return actions, [note], timedelta(milliseconds=500)
 

@@ -143,11 +143,11 @@ class SlurmExplainer:
         if asked is not None:
             word = Word.REPLACE if asked is Action.REPLACE else Word.REBOOT
             why = f"an administrator asks for it with the exact text Action:{asked.value}"
-            return [Record(number, "slurm_reason", f"Action{asked.value}", node, word, why)]
+            return [Record(number, "slurm", f"Action{asked.value}", node, word, why)]
         near = nearest_admin_action(text)
         if near:
             why = f"not understood, did you mean {near}? It is exact: no other case, no blank at its end"
-            return [Record(number, "slurm_reason", "ActionNotUnderstood", node, Word.WARN, why)]
+            return [Record(number, "slurm", "ActionNotUnderstood", node, Word.WARN, why)]
         if text.strip().lower().startswith(REASON_PREFIX):
             return [self._ours(number, node, text.strip())]
         if user in ("", "root", "slurm"):
@@ -159,7 +159,7 @@ class SlurmExplainer:
         word = Word.APP if blame and blame["whose"] == "user" else Word.WARN
         why = f"a person's reason{f' ({user})' if user else ''}{whose}: {text.strip()[:120]}"
         note = "a person's drain is never lifted or overwritten"
-        return [Record(number, "slurm_reason", "PersonsReason", node, word, sentence(why, note))]
+        return [Record(number, "slurm", "PersonsReason", node, word, sentence(why, note))]
 
     def _ours(self, number: int, node: str, text: str) -> Record:
         found = _ASKED.match(text)
@@ -168,12 +168,12 @@ class SlurmExplainer:
         word = Word.APP if blame and blame["whose"] == "user" else Word.WARN
         why = f"our own drain: {text[:160]}"
         note = "what it asks for is decided by the finding itself (hyperpod why NODE)"
-        return Record(number, "slurm_reason", "OursDrained", node, word, sentence(why, note, f"cause {cause}"))
+        return Record(number, "slurm", "OursDrained", node, word, sentence(why, note, f"cause {cause}"))
 
     def _slurms(self, number: int, node: str, known: SlurmReason) -> Record:
         if known.code == "SlurmdSilent":
             why = f"{known.message}; the reason alone says nothing of the machine"
-            return Record(number, "slurm_reason", known.code, node, Word.UNKNOWN, why)
+            return Record(number, "slurm", known.code, node, Word.UNKNOWN, why)
         note = "counts when seen twice, a minute apart" if known.times > 1 else ""
         word = word_of(known.severity, known.action, known.whose)
-        return Record(number, "slurm_reason", known.code, node, word, sentence(known.message, note))
+        return Record(number, "slurm", known.code, node, word, sentence(known.message, note))

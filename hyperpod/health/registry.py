@@ -6,6 +6,7 @@ A new check is a file in ``health/checks`` and one line in ``CHECKS``.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -173,9 +174,8 @@ def codes(name: str) -> Mapping[str, str]:
 
 def setting_rows(name: str) -> tuple[SettingRow, ...]:
     """Return the settings of a check, with their defaults and reasons."""
-    if name == group.NAME:
-        return ()
-    make: Any = kernel_log.Limits if name == kernel_log.NAME else CHECKS[name]
+    others: Mapping[str, Any] = {kernel_log.NAME: kernel_log.Limits, group.NAME: group.Limits}
+    make: Any = others.get(name) or CHECKS[name]
     rows = []
     for f in fields(make):
         if f.name in _HIDDEN or f.name.startswith("_"):
@@ -296,6 +296,8 @@ def build_checks(role: Role, settings: Mapping[str, Settings]) -> tuple[Check, .
     Raises:
         ConfigError: if a setting's value does not fit.
     """
+    # The controller judges by it; here it is only read, so that a limit that cannot be meant is found.
+    group_limits(policy_of(group.NAME, settings))
     out = []
     for name in CHECKS:
         own = policy_of(name, settings)
@@ -318,6 +320,18 @@ def build_check(name: str, own: Settings = Settings()) -> Check:  # noqa: B008 -
         return cast(Check, CHECKS[name](**{k: _value(k, v, defaults.get(k)) for k, v in own.values.items()}))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"health.{name}: {error}") from error
+
+
+def group_limits(own: Settings) -> group.Limits:
+    """Return when a node's difference from its group counts.
+
+    Raises:
+        ConfigError: if a limit does not fit.
+    """
+    try:
+        return group.Limits.from_dict(own.values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"health.{group.NAME}: {error}") from error
 
 
 def roles(name: str) -> frozenset[Role]:
@@ -347,11 +361,19 @@ def _value(key: str, value: object, default: object) -> object:
     elif isinstance(default, (int, float)):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"{key} must be a number, got {value!r}")
+        if not math.isfinite(value):
+            raise ValueError(f"{key} must be a number, got {value!r}")
         if value < 0:
             raise ValueError(f"{key} must not be negative")
+        if key.endswith("_percent") and value > 100:
+            # A limit above all there is would drain every node at once.
+            raise ValueError(f"{key} must be from 0 to 100, got {value!r}")
     elif isinstance(default, (tuple, list)):
         if not isinstance(value, (tuple, list)):
             raise ValueError(f"{key} must be a list, got {value!r}")
+        # A list that is empty by default holds texts: names, folders, lines.
+        if all(isinstance(item, str) for item in default) and not all(isinstance(item, str) for item in value):
+            raise ValueError(f"{key} must be a list of texts, got {value!r}")
     elif isinstance(default, str) and not isinstance(value, str):
         raise ValueError(f"{key} must be a text, got {value!r}")
     return tuple(value) if isinstance(value, list) else value

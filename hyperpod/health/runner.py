@@ -22,6 +22,9 @@ CHECK_FAILED = "CheckFailed"
 _FAST_S = 1.0
 """Basic checks that have not passed yet are repeated this often, so that a booting node is ready soon."""
 
+_EARLY = 0.1
+"""A check may start by this share of its interval before its time, together with others."""
+
 _SPREAD = 0.618034
 """First runs are spread over each check's interval by this share, so that they do not all fall on one moment."""
 
@@ -41,6 +44,11 @@ class _Slot:
     last: Result | None = None
     inventory: Mapping[str, str] = field(default_factory=dict)
     has_passed: bool = False
+
+    @property
+    def early_s(self) -> float:
+        """So much before its time it may start when others do."""
+        return _EARLY * self.check.interval_s if self.runs else 0.0
 
 
 @dataclass(frozen=True)
@@ -80,14 +88,22 @@ class Runner:
         self._overrides = overrides or {}
         self._slots: dict[str, _Slot] = {}
         self._extra: frozenset[str] = frozenset()
+        self._forget()
         for index, check in enumerate(checks):
             self._add(index, check, check.name in observe_only, start)
+
+    def _forget(self) -> None:
+        """Some slot has changed: work out anew what is asked every second and seldom changes."""
+        self._found: tuple[Finding, ...] | None = None
+        self._counted: dict[str, str] | None = None
+        self._deadline: float | None = None
 
     def _add(self, index: int, check: Check, observe_only: bool, start: float) -> None:
         offset = 0.0 if check.is_basic else (index * _SPREAD % 1.0) * check.interval_s
         slot = _Slot(check, observe_only, start + offset)
         slot.history = deque(maxlen=check.damping.of)
         self._slots[check.name] = slot
+        self._forget()
 
     def set_extra(self, checks: Sequence[Check], observe_only: Collection[str], now: float) -> bool:
         """Take these as the checks that come and go beside the fixed ones; return whether open findings changed.
@@ -102,6 +118,7 @@ class Runner:
             if not is_same:
                 changed = changed or bool(slot.open)
                 del self._slots[name]
+                self._forget()
         for index, (name, check) in enumerate(wanted.items()):
             if name not in self._slots:
                 self._add(index, check, name in observe_only, now)
@@ -133,7 +150,13 @@ class Runner:
 
         A check whose last run has not come back is never started a second time.
         """
-        return self._start([s for s in self._slots.values() if s.next_at <= now], now)
+        if self._is_early(now):
+            return ()
+        slots = self._slots.values()
+        if any(s.next_at <= now and s.started_at is None for s in slots):
+            # What would be due soon goes with it: an agent that is awake does more work for its money.
+            return self._start([s for s in slots if s.next_at <= now + s.early_s], now)
+        return ()
 
     def force(self, names: Collection[str], now: float, *, gap_s: float = 0.0) -> tuple[tuple[Check, int], ...]:
         """Start the named checks now, whatever their rhythm; those that are running already are left out.
@@ -148,6 +171,7 @@ class Runner:
         for slot in slots:
             if slot.started_at is not None:
                 continue
+            self._forget()
             slot.run_id += 1
             slot.started_at = slot.ran_at = now
             is_waiting = slot.check.is_basic and not slot.has_passed
@@ -163,6 +187,7 @@ class Runner:
         slot = self._slots.get(name)
         if slot is None or slot.started_at is None or run_id != slot.run_id:
             return False
+        self._forget()
         slot.started_at = None
         slot.runs += 1
         before = dict(slot.open)
@@ -224,11 +249,14 @@ class Runner:
 
     def tick(self, now: float, at: datetime) -> bool:
         """Report runs that are past their deadline and return whether the open findings changed."""
+        if self._is_early(now):
+            return False
         changed = False
         for slot in self._slots.values():
             if slot.started_at is None or slot.hangs or now - slot.started_at <= slot.check.deadline_s:
                 continue
             slot.hangs = changed = True
+            self._forget()
             finding = self._hanging(slot, now)
             slot.open[finding.key] = self._stamped(finding, slot, at)
             slot.last = Result((finding,))
@@ -242,16 +270,20 @@ class Runner:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return every open finding, in the registry's order."""
-        return tuple(f for slot in self._slots.values() for f in slot.open.values())
+        if self._found is None:
+            self._found = tuple(f for slot in self._slots.values() for f in slot.open.values())
+        return self._found
 
     def inventory(self) -> dict[str, str] | None:
         """Return what all checks have counted, in words that can be compared between machines of a group.
 
         None until each has run once: after the agent's restart half an inventory would look like a loss.
         """
-        if any(slot.runs == 0 and not slot.hangs for name, slot in self._slots.items() if name not in self._extra):
-            return None
-        return {key: value for slot in self._slots.values() for key, value in slot.inventory.items()}
+        if self._counted is None:
+            if any(slot.runs == 0 and not slot.hangs for name, slot in self._slots.items() if name not in self._extra):
+                return None
+            self._counted = {key: value for slot in self._slots.values() for key, value in slot.inventory.items()}
+        return self._counted
 
     def suspicions(self, names: Collection[str]) -> tuple[Finding, ...]:
         """Return what the last runs of these checks saw that damping has not opened yet."""
@@ -283,12 +315,18 @@ class Runner:
 
     def next_deadline(self) -> float | None:
         """Return the next moment at which ``due`` or ``tick`` has something to do; None without checks."""
-        times = [
-            slot.next_at if slot.started_at is None else slot.started_at + slot.check.deadline_s + 0.001
-            for slot in self._slots.values()
-            if not slot.hangs
-        ]
-        return min(times, default=None)
+        if self._deadline is None:
+            times = [
+                slot.next_at if slot.started_at is None else slot.started_at + slot.check.deadline_s + 0.001
+                for slot in self._slots.values()
+                if not slot.hangs
+            ]
+            self._deadline = min(times, default=None)
+        return self._deadline
+
+    def _is_early(self, now: float) -> bool:
+        deadline = self.next_deadline()
+        return deadline is not None and now < deadline
 
     def states(self) -> tuple[CheckState, ...]:
         """Return what is known of each check, for ``hyperpod health``."""

@@ -7,7 +7,16 @@ set -euo pipefail
 case $HP_ROLE in
 head) systemctl start slurmctld.service && systemctl start --no-block hyperpod-controller.service ;;
 # Not waited for: while slurmctld is away they keep trying by themselves.
-worker) systemctl start --no-block slurmd.service ;;
+worker)
+	hold=/run/systemd/system/slurmd.service.d/hyperpod-first-check.conf
+	if jq -e '(.deep_on_start // []) | length > 0' /etc/hyperpod/agent.json >/dev/null; then
+		# A node that registers gets a pending job at once: slurmd waits until the controller keeps jobs away.
+		install -d -m 0755 "${hold%/*}"
+		printf '[Service]\nExecStartPre=-/opt/hyperpod/bin/hyperpod-agent first-check\nTimeoutStartSec=150\n' >"$hold"
+		systemctl daemon-reload
+	fi
+	systemctl start --no-block slurmd.service
+	;;
 login) systemctl start --no-block sackd.service ;;
 *) hp_die "unknown role $HP_ROLE" ;;
 esac

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from hyperpod.adapters.local import machine_faults
+from hyperpod.adapters.local import machine_faults, neuron_faults
+from hyperpod.adapters.local.fault_kinds import FAULTS, known_fault, whole_argument
 from hyperpod.adapters.local.faults import (
-    FAULTS,
     LocalFaults,
     choose_task,
     kernel_record,
-    known_fault,
     next_sequence,
     peer_name,
 )
@@ -42,8 +42,9 @@ class Scene:
         self.podman.calls.clear()
 
     def inside(self) -> list[list[str]]:
-        """Return the commands that were run in a node."""
-        return [call[call.index("exec") + 1 :] for call in self.podman.calls if "exec" in call[:5]]
+        """Return the commands that were run in a node, without those that only look."""
+        commands = [call[call.index("exec") + 1 :] for call in self.podman.calls if "exec" in call[:5]]
+        return [argv for argv in commands if "test" not in argv[:3] and "is-active" not in argv]
 
     def in_network(self) -> list[list[str]]:
         """Return the commands that were run in a node's network."""
@@ -172,13 +173,12 @@ def test_folders_that_would_break_more_than_meant_are_refused(scene: Scene, faul
 
 
 def test_a_hanging_file_system_is_one_whose_server_stands_still(scene: Scene) -> None:
-    scene.podman.exec_replies["pgrep"] = Completed("", "", 1)
-
     scene.faults.inject("demo", "worker-1", "fs-hang")
+    scene.podman.exec_replies["cat"] = Completed(MOUNTS["fs-hang"], "", 0)
     scene.faults.undo("demo", "worker-1", "fs-hang")
 
-    commands = [" ".join(argv[1:]) for argv in scene.inside()]
-    assert commands[1:] == [
+    commands = [" ".join(argv[1:]) for argv in scene.inside() if "cat" not in argv]
+    assert commands == [
         "bindfs -o nonempty /fsx /fsx",
         "pkill -STOP -x bindfs",
         "pkill -CONT -x bindfs",
@@ -324,8 +324,21 @@ def test_a_file_of_the_device_tree_is_changed_below_the_nodes_own_tree(scene: Sc
         ("link-flap", "0,1"),
         ("link-flap", "soon"),
         ("memory-pressure", "all"),
+        ("memory-pressure", "0M"),
         ("cpu-hog", "-1"),
+        ("cpu-hog", "²"),
+        ("kill-task", "²"),
+        ("network-slow", "fast"),
+        ("network-slow", "0kbit"),
+        ("clock-skew", "99999999999999"),
+        ("disk-full", "/"),
+        ("disk-full", "//etc/../"),
         ("freeze-daemon", "init"),
+        ("power-off", "now"),
+        ("gpus", "²"),
+        ("neuron", "0"),
+        ("neuron-fault", "melted"),
+        ("neuron-fault", "gone:64"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_refused(scene: Scene, fault: str, argument: str) -> None:
@@ -337,7 +350,7 @@ def test_an_argument_that_makes_no_sense_is_refused(scene: Scene, fault: str, ar
 def test_values_of_a_device_tree_are_put_and_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, kept = tmp_path / "sysfs", tmp_path / "before"
     monkeypatch.setattr(machine_faults, "SYSFS", str(tree))
-    monkeypatch.setattr(machine_faults, "_BEFORE", str(kept))
+    monkeypatch.setattr(machine_faults, "BEFORE", str(kept))
 
     def run(*argv: str, check: bool = True) -> str:
         return subprocess.run(argv, capture_output=True, text=True, timeout=20, check=check).stdout
@@ -410,3 +423,126 @@ def test_what_is_no_fault_of_a_gpu_is_refused(scene: Scene, text: str) -> None:
 def test_a_node_has_some_gpus(scene: Scene, count: str) -> None:
     with pytest.raises(UsageError, match="1 to 64"):
         scene.faults.inject("demo", "worker-1", "gpus", count)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_every_fault_does_by_itself_fits_it(name: str) -> None:
+    kind = FAULTS[name]
+    if kind.default is None:
+        with pytest.raises(UsageError, match=f"{name} needs {kind.argument}"):
+            whole_argument(name, "")
+    else:
+        assert whole_argument(name, "") == kind.default
+
+
+@pytest.mark.parametrize("name", [name for name, kind in FAULTS.items() if kind.argument == "FOLDER"])
+def test_a_folder_that_is_not_there_is_told(scene: Scene, name: str) -> None:
+    scene.podman.exec_replies["test"] = Completed("", "", 1)
+
+    with pytest.raises(UsageError, match="worker-1 has no folder /gone"):
+        scene.faults.inject("demo", "worker-1", name, "/gone")
+    assert scene.inside() == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_inside_a_frozen_node_nothing_can_be_broken_or_mended(scene: Scene, name: str) -> None:
+    scene.faults.inject("demo", "worker-1", "freeze")
+    scene.podman.calls.clear()
+    default = FAULTS[name].default
+    argument = "class/net/x=1" if default is None else default
+    if FAULTS[name].is_outside:
+        scene.faults.inject("demo", "worker-1", name, argument)
+        return
+    with pytest.raises(InvalidState, match="it is frozen") as caught:
+        scene.faults.inject("demo", "worker-1", name, argument)
+    assert caught.value.hint == "hyperpod inject freeze worker-1 --undo"
+    if FAULTS[name].can_undo:
+        with pytest.raises(InvalidState, match="it is frozen"):
+            scene.faults.undo("demo", "worker-1", name)
+    assert scene.inside() == []
+
+
+@pytest.mark.parametrize("name", ["kill-slurmd", "kill-agent"])
+def test_a_daemon_that_does_not_run_cannot_die(scene: Scene, name: str) -> None:
+    scene.podman.exec_replies["systemctl"] = Completed("", "", 3)
+    scene.podman.exec_replies["test"] = Completed("", "", 1)
+
+    with pytest.raises(InvalidState, match="not running on worker-1"):
+        scene.faults.inject("demo", "worker-1", name)
+
+
+def test_test_neuron_devices_are_a_tree_and_tools_that_outlive_a_boot(scene: Scene) -> None:
+    written: dict[str, str] = {}
+
+    def tee(argv: Sequence[str], text: str | None) -> Completed:
+        written[argv[-1].removesuffix(".new")] = text or ""
+        return Completed("", "", 0)
+
+    scene.podman.exec_replies["tee"] = tee
+    scene.faults.inject("demo", "worker-1", "neuron", "2")
+
+    commands = [" ".join(argv[1:]) for argv in scene.inside()]
+    assert commands[0].endswith("/doubles/neuron-monitor /usr/local/bin/neuron-monitor")
+    assert "systemd-tmpfiles --create /etc/tmpfiles.d/hyperpod-test-neuron.conf" in commands
+    assert commands[-1] == "systemctl restart --no-block hyperpod-agent.service"
+    assert json.loads(written["/usr/local/share/hyperpod-test/neuron.json"])["devices"] == 2
+    lines = written["/etc/tmpfiles.d/hyperpod-test-neuron.conf"].splitlines()
+    base = f"{machine_faults.SYSFS}/devices/virtual/neuron_device"
+    assert f"f {base}/neuron1/core_count 0644 root root - 2" in lines
+    assert f"f {base}/neuron0/stats/hardware/mem_ecc_uncorrected/total 0644 root root - 0" in lines
+    assert not any("neuron2" in line for line in lines)
+
+
+@pytest.mark.parametrize("word", neuron_faults.WORDS)
+def test_every_fault_of_a_neuron_device_is_taken_back(scene: Scene, word: str) -> None:
+    scene.podman.exec_replies["cat"] = Completed('{"devices": 2}', "", 0)
+    written: list[str | None] = []
+    scene.podman.exec_replies["tee"] = lambda _argv, text: (written.append(text), Completed("", "", 0))[1]
+
+    done = scene.faults.inject("demo", "worker-1", "neuron-fault", f"{word}:1")
+
+    fault = neuron_faults.WORDS[word]
+    commands = [argv[1:] for argv in scene.inside()]
+    assert done == f"worker-1: its Neuron devices have the fault {word}:1"
+    assert len(commands) == len(fault.values) + 4 * bool(fault.state) + fault.is_gone
+    assert all("neuron1/" in argv[-2] for argv in commands[: len(fault.values)])
+    if fault.state:
+        assert json.loads(written[0] or "") == {"devices": 2, **fault.state}
+    scene.faults.undo("demo", "worker-1", "neuron-fault", f"{word}:1")
+    assert [argv[1] for argv in scene.inside()[len(commands) :]] == ["sh"] * len(fault.values) + [
+        "rm",
+        "systemd-tmpfiles",
+    ]
+
+
+def test_a_neuron_device_that_is_not_there_cannot_break(scene: Scene) -> None:
+    scene.podman.exec_replies["test"] = Completed("", "", 1)
+
+    with pytest.raises(InvalidState, match="test device 3") as caught:
+        scene.faults.inject("demo", "worker-1", "neuron-fault", "gone:3")
+    assert caught.value.hint == "hyperpod inject neuron worker-1"
+
+
+MOUNTS = {
+    "": "overlay / overlay rw 0 0\n",
+    "real": "tmpfs /tmp tmpfs rw,nosuid,size=12000000k 0 0\n/dev/sda1 /fsx ext4 rw 0 0\n",
+    "disk-full": "hyperpod-fault /tmp tmpfs rw,size=64k 0 0\nhyperpod-fault /fsx tmpfs rw,size=64k 0 0\n",
+    "read-only": "overlay /tmp overlay ro,relatime 0 0\n/dev/sda1 /fsx ext4 ro 0 0\n",
+    "fs-hang": "/tmp /tmp fuse rw,user_id=0 0 0\nbindfs /fsx fuse.bindfs rw 0 0\n",
+}
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/fsx"])
+@pytest.mark.parametrize("fault", ["disk-full", "read-only", "fs-hang"])
+def test_undoing_never_takes_a_real_file_system_away(scene: Scene, fault: str, folder: str) -> None:
+    for seen, is_taken in ((("", "real"), False), (("real", fault), True), ((fault, "real"), False)):
+        scene.podman.exec_replies["cat"] = Completed("".join(MOUNTS[name] for name in seen), "", 0)
+        scene.podman.calls.clear()
+        scene.faults.undo("demo", "worker-1", fault, folder)
+        assert (["umount", "--lazy", folder] in [argv[1:] for argv in scene.inside()]) == is_taken
+
+
+def test_a_file_system_that_is_there_is_not_filled(scene: Scene) -> None:
+    scene.podman.exec_replies["cat"] = Completed(MOUNTS["real"], "", 0)
+    scene.faults.inject("demo", "worker-1", "disk-full", "/tmp")
+    assert [argv[1] for argv in scene.inside()][-2:] == ["mount", "dd"]

@@ -84,6 +84,9 @@ class FakeConnection:
             if self._machines.ask_output is not None:
                 return self._machines.ask_output
             return Completed(json.dumps(self._machines.controller.reply(json.loads(argv[2]))), "", 0)
+        program = next((word for word in argv if word in self._machines.head_answers), None)
+        if program is not None:
+            return Completed(self._machines.head_answers[program], "", 0)
         if argv[0] == "sinfo":
             return Completed("".join(f"{i.node} idle\n" for i in self._machines.instances.values()), "", 0)
         if argv[0] == "squeue":
@@ -107,6 +110,7 @@ class FakeMachines:
         self.busy: set[str] = set()
         self.done: list[tuple[str, ...]] = []
         self.ask_output: Completed | None = None
+        self.head_answers: dict[str, str] = {}
         self.error: Exception | None = None
 
     # --- for tests

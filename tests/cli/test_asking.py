@@ -141,6 +141,18 @@ def test_offenders_are_listed_with_their_figures_and_what_is_done_about_them(dem
     assert "no faults of nodes in 28 days" in demo.run("health", "offenders").out
 
 
+@pytest.mark.parametrize(("is_significant", "mark"), [(True, "shunned"), (False, "")])
+def test_nodes_that_users_exclude_are_listed_beside_the_offenders(demo: Fakes, is_significant: bool, mark: str) -> None:
+    row = {"node": "worker-2", "was_node": "worker-2", "instance_id": "i-0000000000000000b", "users": 4, "of_users": 9,
+           "expected": 0.31, "chance": 0.0003, "is_significant": is_significant}  # fmt: skip
+    answer = {"at": "2026-01-02T03:10:00+00:00", "window_days": 28, "replaced": False, "machines": [], "suspects": []}
+    demo.controller.answers["offenders"] = {**answer, "excluded": [row, {**row, "node": ""}]}
+    shown = demo.run("health", "offenders").out
+    assert "4 of 9" in shown
+    assert "worker-2 (gone)" in shown
+    assert ("shunned" in shown) is bool(mark)
+
+
 def test_job_show_of_a_first_attempt_begins_at_the_beginning(demo: Fakes) -> None:
     demo.controller.answers["job"] = {**job_history(), "attempts": [attempt(1)], "events": [], "avoids": {}}
     assert "the beginning" in demo.run("job", "show", "42").out

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -11,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from hyperpod.cli.explain import kind_of
 from hyperpod.cli.health import register
-from hyperpod.errors import UsageError
+from hyperpod.errors import HyperpodError, NotFound, UsageError
 from hyperpod.health.explain import Kind
 
 XID79 = "[ 1234.567890] NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.\n"
@@ -54,10 +58,33 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert "Xid79" in run(str(tmp_path / "log")).stdout
 
 
-@pytest.mark.parametrize("name", ["", "missing"])
-def test_what_cannot_be_read_is_one_clear_error(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("module", [gzip, bz2, lzma])
+def test_a_log_that_was_rotated_into_a_packed_file_is_read(tmp_path: Path, module: Any) -> None:
+    path = tmp_path / "kern.log.2.packed"
+    path.write_bytes(module.compress(XID79.encode()))
+    assert "Xid79" in run(str(path)).stdout
+
+
+@pytest.mark.parametrize("module", [gzip, bz2, lzma])
+def test_a_damaged_packed_log_is_one_clear_error(tmp_path: Path, module: Any) -> None:
+    path = tmp_path / "kern.log.2.packed"
+    path.write_bytes(module.compress(XID79.encode() * 1000)[:-12] + b"x")
+    assert isinstance(run(str(path)).exception, UsageError)
+
+
+@pytest.mark.parametrize(("begin", "program"), [(b"LPKSHHRH\0", "journalctl"), (b"\x28\xb5\x2f\xfd\0", "zstdcat")])
+def test_what_is_no_text_names_the_program_that_makes_it_text(tmp_path: Path, begin: bytes, program: str) -> None:
+    path = tmp_path / "system.journal"
+    path.write_bytes(begin + bytes(1000))
+    error = run(str(path)).exception
+    assert isinstance(error, UsageError)
+    assert error.hint.startswith(program)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("", UsageError), ("missing", NotFound)])
+def test_what_cannot_be_read_is_one_clear_error(tmp_path: Path, name: str, kind: type[HyperpodError]) -> None:
     result = run(str(tmp_path / name))
-    assert isinstance(result.exception, UsageError)
+    assert isinstance(result.exception, kind)
     assert str(tmp_path) in result.exception.message
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from surroundings import Fakes
 
-from hyperpod.adapters.local.faults import FAULTS
+from hyperpod.adapters.local.fault_kinds import FAULTS
 
 
 class FakeFaults:

@@ -434,6 +434,10 @@ def test_a_group_name_that_makes_host_names_too_long_is_refused(mistakes: Mistak
             "{disk: {Settings: {fatal_percnt: 1}}}",
             ".disk.Settings.fatal_percnt: there is no such setting; did you mean fatal_percent?",
         ),
+        (
+            "{group: {Settings: {min_node: 4}}}",
+            ".group.Settings.min_node: there is no such setting; did you mean min_nodes?",
+        ),
         ("{disk: {Mod: off}}", ".disk.Mod: unknown key; did you mean Mode?"),
         ("{disk: {ObserveOnly: on}}", ".disk.ObserveOnly: unknown key; write Mode: observe"),
         ("{disk: {Enabled: off}}", ".disk.Enabled: unknown key; write Mode: off or Mode: act"),

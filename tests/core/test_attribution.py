@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperpod.core.attribution import AFTER, BEFORE, Witness, attribute
+from hyperpod.core.attribution import AFTER, BEFORE, SETTLED, Witness, attribute
 from hyperpod.core.finding import ANY_PEER, Action, Finding, Severity, Whose
 from hyperpod.core.job import Attempt, ExitCause
 from hyperpod.core.verdict import Kind, Verdict
@@ -44,11 +44,11 @@ def warns(code: str = "CorrectedErrors", **fields: Any) -> Finding:
 
 
 def seen(node: int, *told: Finding, **fields: Any) -> Witness:
-    return Witness(f"worker-{node}", told, **fields)
+    return Witness(f"worker-{node}", told, **{"heard_at": NOW, **fields})
 
 
 def judge(*witnesses: Witness, exits: Any = (), of: Attempt | None = None, **fields: Any) -> Verdict:
-    others = [Witness(f"worker-{i}") for i in (1, 2, 3, 4) if f"worker-{i}" not in {w.node for w in witnesses}]
+    others = [seen(i) for i in (1, 2, 3, 4) if f"worker-{i}" not in {w.node for w in witnesses}]
     verdict = attribute(of or ended(), exits, [*witnesses, *others], **fields)
     assert verdict is not None
     return verdict
@@ -93,11 +93,32 @@ TABLE: list[tuple[str, list[Witness], Any, Kind, tuple[str, ...], bool, str]] = 
     (
         "all but one complain of somebody",
         [seen(i, warns("Unanswered", peer=ANY_PEER, check="efa")) for i in (1, 3, 4)],
+        (),
+        Kind.UNKNOWN,
+        (),
+        False,
+        "(worker-1, worker-3, worker-4) count errors of a peer, and only worker-2 counts none",
+    ),
+    (
+        "all but the one that fell first, whose end their counters see too",
+        [seen(i, warns("Unanswered", peer=ANY_PEER, check="efa")) for i in (1, 3, 4)],
+        ALONE,
+        Kind.UNKNOWN,
+        (),
+        False,
+        "which is not enough to blame a node",
+    ),
+    (
+        "all but one complain of somebody, and it has a fault of its own",
+        [
+            *(seen(i, warns("Unanswered", peer=ANY_PEER, check="efa")) for i in (1, 3, 4)),
+            seen(2, warns()),
+        ],
         ALONE,
         Kind.NODE,
         ("worker-2",),
         True,
-        "accused by",
+        "only worker-2 counts none",
     ),
     (
         "all complain of somebody",
@@ -362,3 +383,58 @@ def test_findings_that_are_the_applications_never_blame_a_node(told: list[Findin
     assert verdict.kind is not Kind.NODE
     assert not verdict.may_drain
     assert verdict.suspects == without.suspects
+
+
+# --- the one that is silent -------------------------------------------------------------------------------------
+
+
+def complains(node: int, **fields: Any) -> Witness:
+    return seen(node, warns("EfaPeerErrors", **{"peer": ANY_PEER, "check": "efa", "device": "rdmap0s6 peer", **fields}))
+
+
+COMPLAINTS = [complains(i) for i in (1, 3, 4)]
+SILENT_CASES: dict[str, tuple[list[Witness], list[str]]] = {
+    "all but one": ([*COMPLAINTS, seen(2)], ["worker-2"]),
+    "two against one": ([complains(1), complains(2), seen(3)], ["worker-3"]),
+    "one against one": ([complains(1), seen(2)], []),
+    "two are silent": ([complains(1), complains(3), seen(2), seen(4)], []),
+    "nobody is silent": ([*COMPLAINTS, complains(2)], []),
+    "nobody complains": ([seen(i) for i in (1, 2, 3, 4)], []),
+    "its agent is not heard": ([*COMPLAINTS, seen(2, heard_at=None)], []),
+    "it may not have read its counters yet": ([*COMPLAINTS, seen(2, heard_at=ago(60) + SETTLED / 2)], []),
+    "it has had its time": ([*COMPLAINTS, seen(2, heard_at=ago(60) + SETTLED)], ["worker-2"]),
+    "the last complaint counts": (
+        [*COMPLAINTS[:2], complains(4, since=ago(10)), seen(2, heard_at=ago(10) + SETTLED / 2)], []
+    ),
+    "it says that it cannot tell": (
+        [*COMPLAINTS, seen(2, Finding("efa", "Unknown", Severity.UNKNOWN, "not readable"))], []
+    ),
+    "another check of it cannot tell": (
+        [*COMPLAINTS, seen(2, Finding("dcgm", "Unknown", Severity.UNKNOWN, "not readable"))], ["worker-2"]
+    ),
+    "complaints of long ago": ([complains(i, since=ago(4000)) for i in (1, 3, 4)] + [seen(2)], []),
+    "one complains by name": ([complains(1), complains(3), complains(4, peer="worker-3"), seen(2)], ["worker-3"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "suspects"), SILENT_CASES.values(), ids=list(SILENT_CASES))
+def test_counters_that_name_nobody_accuse_the_one_node_that_counts_nothing(
+    told: list[Witness], suspects: list[str]
+) -> None:
+    on = tuple(int(w.node.removeprefix("worker-")) for w in told)
+    verdict = attribute(ended(on=on), (), told)
+    assert verdict is not None
+    assert (list(verdict.suspects), verdict.kind, verdict.may_drain) == (suspects, Kind.UNKNOWN, False)
+
+
+def test_who_complains_later_is_not_the_silent_one_any_more() -> None:
+    first = judge(*COMPLAINTS)
+    assert list(first.suspects) == ["worker-2"]
+    later = judge(*COMPLAINTS, complains(2, since=NOW), of=ended(attribution=first))
+    assert later.suspects == {}
+    gone = judge(of=ended(attribution=first))
+    assert list(gone.suspects) == ["worker-2"]
+
+
+def test_who_reports_errors_of_a_peer_is_no_suspect_itself() -> None:
+    assert judge(complains(2), exits=()).suspects == {}

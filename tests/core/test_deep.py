@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod.core.deep import Measured, Outcome, Pair, better, judge_pairs, judge_tests, rounds
+from hyperpod.core.deep import Kind, Measured, Outcome, Pair, better, judge_pairs, judge_tests, rounds, untold
 from hyperpod.core.finding import Action, Severity
 
 NODES = [f"worker-{n}" for n in range(1, 17)]
@@ -42,6 +43,36 @@ def test_equal_links_accuse_nobody() -> None:
 def test_noise_below_the_tolerance_accuses_nobody() -> None:
     measured = {pair: Measured(1000.0 - 7 * i % 290, 50.0 + i % 60) for i, pair in enumerate(_all_good())}
     assert _found(measured) == []
+
+
+def _scattered(seed: int, nodes: list[str] = NODES) -> dict[Pair, Measured]:
+    """Figures as of machines that do other things too: within a factor of two, mostly."""
+    chance = random.Random(seed)
+    return {
+        p: Measured(1000 * chance.lognormvariate(0, 0.35), 80 * chance.lognormvariate(0, 0.35))
+        for p in _all_good(nodes)
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_figures_that_scatter_name_nobody(seed: int) -> None:
+    named = [finding for finding in _found(_scattered(seed)) if finding[1] == "NetworkSlow"]
+    assert named == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_very_slow_node_is_named_among_figures_that_scatter(seed: int) -> None:
+    measured = {p: Measured(2.5, m.latency_us) if "worker-5" in p else m for p, m in _scattered(seed).items()}
+    assert [(node, code) for node, code, _, _ in _found(measured) if code == "NetworkSlow"] == [
+        ("worker-5", "NetworkSlow")
+    ]
+
+
+@pytest.mark.parametrize("count", range(4, 17))
+def test_one_slow_node_of_few_does_not_hide_itself(count: int) -> None:
+    nodes = NODES[:count]
+    measured = {p: Measured(300.0, 50.0) if "worker-2" in p else m for p, m in _all_good(nodes).items()}
+    assert _found(measured) == [("worker-2", "NetworkSlow", "WARN", "")]
 
 
 def test_one_slow_link_is_named_at_both_its_ends() -> None:
@@ -154,3 +185,32 @@ def test_of_two_different_nodes_nobody_knows_which_is_ill() -> None:
 )
 def test_of_two_measurements_the_better_counts(first: Measured, second: Measured, kept: Measured) -> None:
     assert better(first, second) == kept
+
+
+GOOD, CUT = Measured(1000.0, 50.0), Measured(failure="Connection refused")
+RIGHT, SUMS = Outcome("cpu_numeric", True), Outcome("all_reduce", True, 900.0, "MB/s")
+UNTOLD_CASES: dict[str, tuple[list[Outcome], dict[Pair, Measured], dict[str, str]]] = {
+    "all was measured": ([RIGHT], {("a", "b"): GOOD}, {}),
+    "a wrong answer is an answer": ([Outcome("cpu_numeric", False)], {("a", "b"): GOOD}, {}),
+    "no program ran": ([], {("a", "b"): GOOD}, {"InstanceStress": "no test could be run: MemoryError"}),
+    "an all-reduce is no stress": ([SUMS], {("a", "b"): GOOD}, {"InstanceStress": "no test could be run: MemoryError"}),
+    "alone": ([RIGHT], {}, {"InstanceConnectivity": "there was no other node to measure with"}),
+    "others were measured, it was not": (
+        [RIGHT], {("b", "c"): GOOD}, {"InstanceConnectivity": "there was no other node to measure with"}
+    ),
+    "the only link": ([RIGHT], {("a", "b"): CUT}, {
+        "InstanceConnectivity": "none of 1 links could be measured: Connection refused"}),
+    "no link at all": ([RIGHT], {("a", "b"): CUT, ("b", "c"): CUT, ("c", "a"): CUT}, {
+        "InstanceConnectivity": "none of 3 links could be measured: Connection refused"}),
+    "cut off while others talk is known": ([RIGHT], {("a", "b"): CUT, ("a", "c"): CUT, ("b", "c"): GOOD}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tests", "measured", "expected"), UNTOLD_CASES.values(), ids=list(UNTOLD_CASES))
+def test_what_could_not_be_measured_is_neither_good_nor_bad(
+    tests: list[Outcome], measured: dict[Pair, Measured], expected: dict[str, str]
+) -> None:
+    found = untold(tuple(Kind), "a", tests, measured, "MemoryError")
+    assert {kind.value: why for kind, why in found.items()} == expected
+    for kind in Kind:
+        assert set(untold((kind,), "a", tests, measured, "MemoryError")) <= {kind}

@@ -19,6 +19,7 @@ from hyperpod.core.offenders import Offender
 from hyperpod.core.policy import RepairPolicy
 from hyperpod.core.repair import decide_repair
 from hyperpod.core.snapshot import PastRepair, Snapshot
+from hyperpod.core.stopped_spares import is_asleep
 from hyperpod.core.verdict import Evidence, Kind, Method, Verdict
 from tests.core.worlds import (
     NOW,
@@ -261,9 +262,11 @@ def test_the_same_world_gives_the_same_plan_in_any_order(world: Snapshot, policy
 @given(judged_worlds(), policies)
 def test_judged_nodes_obey_the_limits_and_persons_drains(world: Snapshot, policy: RepairPolicy) -> None:
     plan = decide_repair(world, policy)
-    out = {n.name for n in world.nodes if n.repair is not None or n.availability is Availability.DOWN}
+    is_out = {n.name for n in world.nodes if n.repair is not None or n.availability is Availability.DOWN}
+    # A spare that sleeps is out of service by our own wish.
+    out = is_out - {n.name for n in world.nodes if is_asleep(n)}
     asked = {n.name for n in world.nodes if parse_admin_action(n.reason)}
-    taken = {a.node for kind in (do.DrainNode, do.MarkDown) for a in of(plan, kind)} - out - asked
+    taken = {a.node for kind in (do.DrainNode, do.MarkDown) for a in of(plan, kind)} - is_out - asked
     assert not taken or len(out | taken) <= unhealthy_limit(len(world.nodes), policy)
     persons = {
         n.name

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod.core.finding import Action, Severity, Whose
-from hyperpod.core.majority import COUNTS, MOST_BROKEN, SETTLE, Counted, judge_groups, majority_value
+from hyperpod.core.majority import COUNTS, DEFAULTS, Counted, Limits, judge_groups, majority_value
 from tests.core.worlds import NOW, ago
 
 OLD = ago(3600)
+MOST_BROKEN, SETTLE = DEFAULTS.most_broken, timedelta(seconds=DEFAULTS.settle_s)
 
 
 def nodes(
@@ -102,6 +103,63 @@ def test_a_node_may_differ_in_several_things() -> None:
     made = [Counted(f"w-{n}", "w", usual, since=dict.fromkeys(usual, OLD)) for n in range(3)]
     odd = Counted("w-9", "w", {"gpus": "7", "gpu_driver": "550"}, since=dict.fromkeys(usual, OLD))
     assert judged(*made, odd) == {"w-9": ["DiffersFromGroup WARN node", "FewerThanGroup FATAL node"]}
+
+
+# --- limits of one's own ----------------------------------------------------------------------------------------
+
+
+FATAL, WARNS = "FewerThanGroup FATAL node", "FewerThanGroup WARN site"
+LIMITS: dict[str, tuple[Limits, tuple[str, ...], dict[str, str]]] = {
+    "the defaults": (Limits(), ("8", "8", "8", "7"), {"worker-4": FATAL}),
+    "more nodes are wanted": (Limits(min_nodes=5), ("8", "8", "8", "7"), {}),
+    "two are enough where the user says so": (Limits(min_nodes=2, majority=0.51), ("8", "8"), {}),
+    "a larger majority": (Limits(majority=0.8), ("8", "8", "8", "7"), {}),
+    "a larger majority that is there": (Limits(majority=0.75), ("8", "8", "8", "7"), {"worker-4": FATAL}),
+    "one only may be broken": (
+        Limits(most_broken=1), ("8", "8", "8", "8", "7", "7"), {"worker-5": WARNS, "worker-6": WARNS}
+    ),
+    "three may": (Limits(most_broken=3), ("8",) * 7 + ("7",) * 3, dict.fromkeys(
+        ("worker-8", "worker-9", "worker-10"), FATAL)),
+    "it must last longer than it has": (Limits(settle_s=3601), ("8", "8", "8", "7"), {}),
+    "this may differ": (Limits(ignore=("efa", "gp*")), ("8", "8", "8", "7"), {}),
+    "something else may": (Limits(ignore=("efa", "gpus_*")), ("8", "8", "8", "7"), {"worker-4": FATAL}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "values", "expected"), LIMITS.values(), ids=list(LIMITS))
+def test_a_group_has_limits_of_its_own(own: Limits, values: tuple[str, ...], expected: dict[str, str]) -> None:
+    members = [*nodes("gpus", *values), *nodes("gpus", "8", "8", "7", group="other")]
+    found = judge_groups(members, NOW, {"worker": own}).findings
+    told = {node: [f"{f.code} {f.severity.name} {f.whose.value}" for f in all_of] for node, all_of in found.items()}
+    assert told == {**{node: [text] for node, text in expected.items()}, "other-3": FEWER}
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        ({"min_nodes": 1}, "min_nodes"),
+        ({"min_nodes": 2.5}, "min_nodes"),
+        ({"min_nodes": True}, "min_nodes"),
+        ({"majority": 0.5}, "majority"),
+        ({"majority": 1.01}, "majority"),
+        ({"majority": "most"}, "majority"),
+        ({"most_broken": 0}, "most_broken"),
+        ({"settle_s": -1}, "settle_s"),
+        ({"settle_s": float("nan")}, "settle_s"),
+        ({"ignore": "gpus"}, "ignore"),
+        ({"ignore": [3]}, "ignore"),
+        ({"ignore": [""]}, "ignore"),
+    ],
+)
+def test_a_limit_that_cannot_be_meant_is_refused(data: dict[str, object], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        Limits.from_dict(data)
+
+
+def test_limits_are_found_among_a_checks_other_settings() -> None:
+    assert Limits.from_dict({"mode": "observe", "most_broken": 4, "ignore": ["efa"]}) == Limits(
+        most_broken=4, ignore=("efa",)
+    )
 
 
 # --- properties -----------------------------------------------------------------------------------------------------

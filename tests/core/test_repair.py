@@ -259,10 +259,94 @@ def test_a_dead_node_that_slurm_has_marked_down_counts_once() -> None:
     assert "FenceInstance" in names(decide_repair(snapshot(*nodes(2, gone)), POLICY))
 
 
-def test_switched_off_it_only_watches() -> None:
-    plan = decide_repair(snapshot(*nodes(4, dead(2))), replace(POLICY, enabled=False))
-    assert plan.actions == ()
-    assert codes(plan) == ["RepairDisabled"]
+DEAD = {"heartbeat_at": ago(60), "is_reachable": False, "reachable_at": ago(1)}
+OFF_CASES: dict[str, tuple[NodeView, list[str]]] = {
+    "a fatal finding still drains": (node(2, findings=(fatal(),)), ["SaveRepair", "DrainNode"]),
+    "one to be rebooted too": (node(2, findings=(fatal("Xid119", Action.REBOOT),)), ["SaveRepair", "DrainNode"]),
+    "its drained machine is left": (in_repair(2, RepairStatus.DRAINING, {"findings": (fatal(),)}), []),
+    "opened by hand it is drained again": (
+        in_repair(2, RepairStatus.DRAINING, {"findings": (fatal(),), "is_drained": False, "reason": ""}),
+        ["DrainNode"],
+    ),
+    "a node that is well again comes back": (in_repair(2, RepairStatus.DRAINING), ["UndrainNode", "EndRepair"]),
+    "a dead node is not fenced": (dead(2), []),
+    "nor one that dies while it is drained": (in_repair(2, RepairStatus.DRAINING, DEAD), []),
+    "a fence under way is not repeated": (in_repair(2, RepairStatus.FENCING, {"heartbeat_at": ago(60)}), []),
+    "nor a reboot": (in_repair(2, RepairStatus.REBOOTING, action=Action.REBOOT), []),
+    "nor a replacement": (in_repair(2, RepairStatus.REPLACING, {"heartbeat_at": ago(60)}), []),
+    "a new machine that has come is opened": (
+        in_repair(2, RepairStatus.CHECKING), ["UndrainNode", "EndRepair"]
+    ),
+    "what a person asks for is drained, and waits": (drained(2, "Action:Replace"), ["SaveRepair"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("view", "expected"), OFF_CASES.values(), ids=list(OFF_CASES))
+def test_switched_off_it_drains_and_leaves_machines_alone(view: NodeView, expected: list[str]) -> None:
+    plan = decide_repair(snapshot(*nodes(4, view)), replace(POLICY, enabled=False))
+    assert [name for name in names(plan) if name != "ProbeNode"] == expected
+    assert codes(plan)[0] == "RepairDisabled"
+
+
+def test_switched_off_it_says_what_it_leaves() -> None:
+    ill = in_repair(2, RepairStatus.DRAINING, {"findings": (fatal(),)})
+    notes = decide_repair(snapshot(*nodes(4, ill)), replace(POLICY, enabled=False)).notes
+    assert [(n.code, n.node) for n in notes] == [("RepairDisabled", ""), ("RepairDisabled", "worker-2")]
+    assert "Xid79 was seen" in notes[1].message
+
+
+# --- the deep check before the first job ------------------------------------------------------------------------
+
+OWES = {"owes_deep": True, "waits_for_deep": True, "is_ready": False}
+BEFORE = f"hyperpod:deep/BeforeFirstJob takes no job before its deep check [site] ({machine(2)}, boot boot-2)"
+FIRST_CASES: dict[str, tuple[NodeView, list[str]]] = {
+    "a node that owes it is closed": (node(2, **OWES), ["DrainNode"]),
+    "before its basic checks have passed too": (node(2, **{**OWES, "waits_for_deep": False}), ["DrainNode"]),
+    "a job that was faster stays, and is the only one": (node(2, **OWES, jobs=(7,)), ["DrainNode"]),
+    "closed once is enough": (drained(2, BEFORE, **OWES), []),
+    "a person's drain is left": (drained(2, "my tests", "ann", **OWES), []),
+    "what Slurm has taken down is closed": (
+        node(2, **OWES, availability=Availability.DOWN, reason="Node unexpectedly rebooted", reason_by="slurm"), []
+    ),
+    "one that is not heard is not judged": (silent(2, **OWES, is_reachable=True, reachable_at=ago(1)), []),
+    "a fault comes first": (node(2, **OWES, findings=(fatal(),)), ["SaveRepair", "DrainNode"]),
+    "also where it is closed already": (drained(2, BEFORE, **OWES, findings=(fatal(),)), ["SaveRepair", "DrainNode"]),
+    "after the check it is looked at once more": (drained(2, BEFORE), ["SaveRepair"]),
+    "and after it as well while it is unknown": (
+        drained(2, BEFORE, findings=(fatal("DeepUnknown", Action.NONE, check="deep", severity=Severity.UNKNOWN),)),
+        ["SaveRepair"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("view", "expected"), FIRST_CASES.values(), ids=list(FIRST_CASES))
+@pytest.mark.parametrize("enabled", [True, False], ids=["on", "off"])
+def test_a_node_takes_no_job_before_its_deep_check(view: NodeView, expected: list[str], enabled: bool) -> None:
+    plan = decide_repair(snapshot(*nodes(4, view)), replace(POLICY, enabled=enabled))
+    assert names(plan) == expected
+    if expected == ["DrainNode"]:
+        assert of(plan, do.DrainNode)[0].reason == BEFORE
+
+
+def test_a_whole_new_cluster_is_closed_at_once_whatever_the_budget() -> None:
+    plan = decide_repair(snapshot(*(node(i, **OWES) for i in range(1, 9))), replace(POLICY, max_unhealthy_percentage=0))
+    assert names(plan) == ["DrainNode"] * 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (OWES, []),
+        ({**OWES, "waits_for_deep": False}, ["SaveRepair", "ReplaceInstance"]),
+        ({**OWES, **DEAD}, ["SaveRepair", "Replace"]),
+    ],
+    ids=["a deep check takes its time", "a birth that does not end is given up", "a death is seen"],
+)
+def test_a_repaired_machine_may_take_long_only_for_its_deep_check(fields: dict[str, Any], expected: list[str]) -> None:
+    late = in_repair(2, RepairStatus.CHECKING, {**fields}, changed_at=ago(POLICY.replace_timeout_s + 60))
+    found = [name for name in names(decide_repair(snapshot(*nodes(4, late)), POLICY)) if name != "ProbeNode"]
+    assert len(found) == len(expected)
+    assert all(name.startswith(word) for name, word in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("source", ["slurm", "provider"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +17,21 @@ from hyperpod.core.plan import Plan
 from hyperpod.core.policy import RepairPolicy
 from hyperpod.core.repair import decide_repair
 from hyperpod.core.spares import decide_spares
-from tests.core.worlds import POLICY, ago, codes, fatal, in_repair, machine, names, node, nodes, of, snapshot
+from tests.core.worlds import (
+    NOW,
+    POLICY,
+    ago,
+    codes,
+    fatal,
+    in_repair,
+    machine,
+    names,
+    node,
+    nodes,
+    of,
+    repair,
+    snapshot,
+)
 
 S = RepairStatus
 
@@ -214,10 +230,65 @@ def test_after_the_last_try_a_person_must_look() -> None:
 
 
 def test_a_provider_without_capacity_is_asked_for_ever() -> None:
-    refused = in_repair(1, S.REPLACING, changed_at=ago(5000), last_error="no capacity")
+    refused = in_repair(1, S.REPLACING, changed_at=ago(5000), last_error="no capacity", refusals=9, next_try_at=ago(1))
     assert names(decide(refused)) == ["ReplaceInstance"]
     unanswered = in_repair(1, S.REPLACING, changed_at=ago(5000))
     assert saved(decide(unanswered)).attempt == 2
+
+
+WAITS = {"last_error": "no capacity", "refusals": 4, "next_try_at": NOW + timedelta(seconds=16)}
+REFUSED: dict[str, tuple[NodeView, str]] = {
+    "a replacement": (in_repair(1, S.REPLACING, **WAITS), "ReplaceInstance"),
+    "a reboot": (in_repair(1, S.REBOOTING, action=Action.REBOOT, **WAITS), "RebootInstance"),
+    "a spare's start": (
+        in_repair(1, S.WAKING, {"instance_status": InstanceStatus.STOPPED, "heartbeat_at": None}, cause="spare/Stopped",
+                  action=Action.NONE, **WAITS), "StartSpare"),
+    "a spare's stop": (
+        in_repair(1, S.ASLEEP, cause="spare/Stopped", action=Action.NONE, **WAITS), "StopSpare"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("view", "action"), REFUSED.values(), ids=list(REFUSED))
+def test_what_the_provider_has_refused_waits_for_its_time(view: NodeView, action: str) -> None:
+    assert view.repair is not None
+    assert names(decide(view)) == []
+    due = replace(view, repair=replace(view.repair, next_try_at=ago(0.1)))
+    assert names(decide(due)) == [action]
+    again = replace(view, repair=replace(view.repair, refusals=0, next_try_at=None, last_error=""))
+    assert names(decide(again)) == [action]
+
+
+@pytest.mark.parametrize("what", ["a replacement", "a reboot", "a spare's start"])
+def test_it_is_said_why_and_how_long_it_waits(what: str) -> None:
+    (note,) = decide(REFUSED[what][0]).notes
+    assert "refused 4 times, next try in 16 s, last error: no capacity" in note.message
+
+
+def test_a_machine_that_was_granted_and_does_not_come_is_waited_for_as_long_as_any_other() -> None:
+    late = repair(1, S.REPLACING, changed_at=ago(5000)).refused("no capacity", ago(4900)).taken()
+    assert (late.refusals, late.last_error) == (0, "")
+    assert saved(decide(in_repair(1, S.REPLACING, {"repair": late}))).attempt == 2
+
+
+def test_pauses_double_from_seconds_to_minutes_and_end_with_the_refusals() -> None:
+    now, pauses, begun = NOW, [], repair(1, S.REPLACING)
+    for _ in range(11):
+        begun = begun.refused("no capacity", now)
+        assert begun.next_try_at is not None
+        pauses.append((begun.next_try_at - now).total_seconds())
+        now = begun.next_try_at
+        assert begun.must_wait(now - timedelta(seconds=0.1))
+        assert not begun.must_wait(now)
+    assert pauses == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+    assert Repair.from_dict(json.loads(json.dumps(begun.to_dict()))) == begun
+    moved = begun.moved(S.CHECKING, now)
+    assert (moved.refusals, moved.next_try_at, moved.waits(now)) == (0, None, "")
+    assert begun.taken().refused("throttled", now).next_try_at == now + timedelta(seconds=2)
+
+
+def test_a_repair_that_an_older_version_wrote_has_not_been_refused() -> None:
+    old = {k: v for k, v in repair(1).to_dict().items() if k not in ("refusals", "next_try_at")}
+    assert Repair.from_dict(old) == repair(1)
 
 
 # --- checking ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 
@@ -92,14 +93,24 @@ def test_never_touches_a_healthy_node(world: Snapshot, policy: RepairPolicy) -> 
 
 @FEW
 @given(worlds(), repair_policies)
-def test_an_incomplete_observation_or_a_disabled_policy_leads_to_questions_only(
-    world: Snapshot, policy: RepairPolicy
-) -> None:
+def test_an_incomplete_observation_leads_to_questions_only(world: Snapshot, policy: RepairPolicy) -> None:
     plan = decide_repair(world, policy)
-    if world.is_complete and policy.enabled:
+    if world.is_complete:
         return
     assert all(isinstance(a, do.ProbeNode) for a in plan.actions)
-    assert {"IncompleteObservation", "RepairDisabled"} & {n.code for n in plan.notes}
+    assert "IncompleteObservation" in {n.code for n in plan.notes}
+
+
+@FEW
+@given(worlds(), repair_policies)
+def test_switched_off_no_machine_is_touched_and_the_same_nodes_are_drained(
+    world: Snapshot, policy: RepairPolicy
+) -> None:
+    off = decide_repair(world, replace(policy, enabled=False))
+    assert not [a for a in off.actions if isinstance(a, do.FenceInstance | do.RebootInstance | do.ReplaceInstance)]
+    assert not of(off, do.MarkDown)
+    on = {a.node for a in of(decide_repair(world, replace(policy, enabled=True)), do.DrainNode)}
+    assert {a.node for a in of(off, do.DrainNode)} == on
 
 
 @FEW

@@ -138,6 +138,53 @@ def test_a_failed_launch_that_nobody_saw_run_is_released_too() -> None:
     assert [type(a) for a in decision.actions] == [do.ReleaseJob]
 
 
+NEVER = {"is_held": True, "priority": 0, "pending_reason": "BadConstraints"}
+SPARE = {"in_partition": False}
+
+
+def test_a_spare_is_no_place_for_a_job_so_a_machine_that_is_well_again_is_not_avoided() -> None:
+    # Two nodes are left in the partition and one of them is well again after its reboot; the third waits as a spare.
+    view = pending(excluded=("worker-1",), node_count=2)
+    assert expedited(decide(died(), view, node(3, **SPARE), count=3)).excluded == ()
+    kept = [a for a in decide(died(), view, count=3).actions if isinstance(a, do.ExpediteJob)]
+    assert kept == []
+
+
+@pytest.mark.parametrize(
+    ("view", "spares", "excluded"),
+    [
+        ({"excluded": ("worker-1",)}, True, ()),  # too few without it: it is needed after all
+        ({"excluded": ("worker-1",)}, False, ("worker-1",)),  # a spare has come meanwhile
+        ({"excluded": ("worker-1", "worker-2")}, False, ("worker-1",)),
+        ({"excluded": ()}, True, None),  # Slurm's reason is another one
+    ],
+)
+def test_a_job_that_slurm_holds_because_of_our_exclusion_is_let_go(
+    view: dict[str, Any], spares: bool, excluded: tuple[str, ...] | None
+) -> None:
+    others = (node(3, **SPARE),) if spares else ()
+    decision = decide(died(), pending(**NEVER, **view, node_count=2), *others, count=3)
+    if excluded is None:
+        assert (decision.actions, decision.notes[0].code) == ((), "Held")
+        return
+    assert [type(a) for a in decision.actions] == [do.ExpediteJob, do.ReleaseJob]
+    assert expedited(decision).excluded == excluded
+
+
+def test_a_hold_that_does_not_end_with_our_exclusion_is_lifted_once() -> None:
+    view = pending(**NEVER, excluded=("worker-1",), node_count=2)
+    first = decide(died(), view, count=3)
+    assert first.record.released_once
+    assert decide(first.record, view, count=3).actions == ()
+
+
+def test_a_job_held_while_its_nodes_are_out_waits_for_them() -> None:
+    out = node(2, is_drained=True, reason="hyperpod:x", reason_by="root")
+    bad = in_repair(1, RepairStatus.FENCING, {"availability": Availability.DOWN}, cause=DEAD_CAUSE)
+    decision = decide(died(), pending(**NEVER, excluded=("worker-1",), node_count=2), bad, out, count=2)
+    assert decision.actions == ()
+
+
 # --- leftovers --------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hyperpod.core import policy
+from hyperpod.core.majority import Limits
 from hyperpod.core.node import Role
 from hyperpod.core.settings import HealthPolicy, parse_duration, plain_checks
 from hyperpod.core.spec import (
@@ -245,10 +246,21 @@ def test_what_the_spec_says_reaches_the_daemons() -> None:
     assert (repair.heartbeat_misses, resume.on_time_limit) == (5, "resume")
 
 
+def test_the_limits_of_a_groups_comparison_reach_the_controller() -> None:
+    checks = {"Checks": {"group": {"Settings": {"most_broken": 4}}}}
+    own = {"Groups": {"worker": {"Checks": {"group": {"Settings": {"min_nodes": 5, "ignore": ["gpu_driver"]}}}}}}
+    repair, _ = policy.policies_from(spec_policies(cluster(Health={**checks, **own})))
+    assert repair.group_limits == {
+        "head": Limits(most_broken=4),
+        "worker": Limits(min_nodes=5, most_broken=4, ignore=("gpu_driver",)),
+    }
+
+
 def test_every_policy_of_the_daemons_can_be_given_in_the_spec() -> None:
     data = spec_policies(cluster())
     assert set(vars(policy.RepairPolicy())) <= set(data["repair"]) | set(data["resume"]) | {
         "spare_count",
         "group_check",
+        "group_limits",
     }
     assert set(vars(policy.ResumePolicy())) <= set(data["resume"])

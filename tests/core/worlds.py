@@ -71,7 +71,7 @@ def drained(number: int = 1, reason: str = "", by: str = "root", **fields: Any) 
 def fatal(code: str = "Xid79", action: Action = Action.REPLACE, **fields: Any) -> Finding:
     """A fatal finding of the node's own, two seconds old."""
     values: dict[str, Any] = {"check": "kernel_log", "message": f"{code} was seen", "since": ago(2), "is_hard": True}
-    return Finding(code=code, severity=Severity.FATAL, action=action, **{**values, **fields})
+    return Finding(**{"code": code, "severity": Severity.FATAL, "action": action, **values, **fields})
 
 
 def repair(number: int = 1, status: RepairStatus = RepairStatus.DRAINING, **fields: Any) -> Repair:

@@ -750,6 +750,52 @@ def test_a_node_waits_for_its_deep_check_before_its_first_job(tmp_path: Path) ->
     assert (beat.is_ready, beat.wants, beat.findings) == (True, (), ())
 
 
+def test_a_node_owes_its_deep_check_from_the_first_heartbeat_on(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, make_settings(deep_on_start=("InstanceStress",)))
+    stage.connect()
+    (beat,) = stage.beats()
+    assert (beat.owes_deep, beat.wants) == (True, ())
+    stage.tell(type="deep_judged", kinds=["InstanceStress"], findings=[])
+    assert not stage.beats()[-1].owes_deep
+
+
+@pytest.mark.parametrize("told", [{}, {"is_closed": False}, {"is_closed": True}])
+def test_slurmd_learns_from_the_agent_whether_jobs_can_come(tmp_path: Path, told: dict[str, Any]) -> None:
+    stage = Stage(tmp_path, make_settings(deep_on_start=("InstanceStress",)))
+    stage.connect()
+    stage.tell(type="ack", sequence=1, time=0.0, **told)
+    answer = json.loads(stage.mind.describe(stage.now, stage.clock.now(), 10.0))
+    assert (answer["owes_deep"], answer["is_closed"]) == (["InstanceStress"], told.get("is_closed", False))
+
+
+@pytest.mark.parametrize("was_ready", [True, False])
+def test_a_check_that_is_wanted_later_takes_no_working_node_out(tmp_path: Path, was_ready: bool) -> None:
+    stage = _deep_stage(tmp_path)
+    kept = stage.mind.to_dict() | {"is_ready": was_ready}
+    stage.settings = make_settings(deep_on_start=("InstanceStress", "InstanceConnectivity"))
+    again = stage.new_mind()
+    again.restore(json.loads(json.dumps(kept)))
+    expected = ("InstanceStress",) if was_ready else ("InstanceStress", "InstanceConnectivity")
+    assert again.deep.wants == expected
+
+
+CHECKED: dict[str, tuple[list[list[str]], list[str]]] = {
+    "both, then both clean": ([["A", "B"], ["B", "A"]], []),
+    "both, then one clean: it may be the other's": ([["A", "B"], ["A"]], ["CpuCorrupt"]),
+    "one, then both clean": ([["A"], ["A", "B"]], []),
+    "one, then the other": ([["A"], ["B"]], ["CpuCorrupt"]),
+}
+
+
+@pytest.mark.parametrize(("runs", "left"), CHECKED.values(), ids=list(CHECKED))
+def test_a_clean_check_ends_what_one_of_the_same_kinds_has_found(
+    stage: Stage, runs: list[list[str]], left: list[str]
+) -> None:
+    for number, kinds in enumerate(runs):
+        stage.tell(type="deep_judged", kinds=kinds, findings=[] if number else [CORRUPT.to_dict()])
+    assert [f.code for f in stage.mind.findings] == left
+
+
 def test_what_a_deep_check_found_stays_until_the_next_one_or_a_person_clears_it(tmp_path: Path) -> None:
     stage = _deep_stage(tmp_path)
     stage.tell(type="deep_judged", kinds=["InstanceStress"], findings=[CORRUPT.to_dict()])
@@ -778,3 +824,32 @@ def test_the_controllers_word_has_the_clusters_files_fetched(stage: Stage) -> No
     stage.tell(type="fetch_files")
 
     assert stage.actions.fetches == 1
+
+
+def test_a_calm_agent_starts_checks_with_its_heartbeat_and_one_that_is_not_ready_at_once(stage: Stage) -> None:
+    stage.connect()
+    stage.tick(0.4)
+    for check in ("munge", "plugin", "cpu_count"):
+        assert not stage.mind.is_calm
+        stage.finish(check)
+    stage.tick()
+    assert stage.mind.is_calm
+    due = stage.mind.runner.next_deadline()
+    assert due is not None
+    for _ in range(100):
+        wake = stage.mind.next_wake(stage.now)
+        if wake > due:
+            break
+        # A little late each time, as everywhere, so that heartbeats and checks are out of step.
+        stage.tick(wake - stage.now + 0.01)
+    assert due < wake <= due + 1.0
+
+
+def test_an_agent_that_is_asked_for_a_quick_check_is_not_calm_until_it_has_answered(stage: Stage) -> None:
+    stage.connect()
+    stage.tick()
+    for check in ("munge", "plugin", "cpu_count"):
+        stage.finish(check)
+    assert stage.mind.is_calm
+    stage.tell(type="quick_check", id="7:0")
+    assert not stage.mind.is_calm

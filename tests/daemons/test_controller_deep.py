@@ -152,8 +152,8 @@ def test_a_program_that_cannot_run_is_no_fault_of_the_machine(stage: Stage) -> N
     failed = {"ok": False, "output": "", "message": "MemoryError"}
     stage.nodes.faults["worker-1", "stress"] = lambda args: failed
     report = stage.run(kinds=["InstanceStress"])
-    assert stage.states(report)["worker-1"] == "OK"
-    assert stage.judged()["worker-1"] == []
+    assert stage.states(report)["worker-1"] == "UNKNOWN"
+    assert (stage.judged()["worker-1"], stage.judged()["worker-2"]) == (["DeepUnknown"], [])
 
 
 def test_a_node_with_a_job_is_refused(stage: Stage) -> None:
@@ -172,6 +172,7 @@ def test_a_node_with_a_job_is_refused(stage: Stage) -> None:
         ({"nodes": "worker-1"}, UsageError, "list of names"),
         ({"kinds": ["Dance"]}, UsageError, "Dance"),
         ({"kinds": "InstanceStress"}, UsageError, "must be a list"),
+        ({"kinds": ["InstanceConnectivity"], "nodes": ["worker-1"]}, InvalidState, "only one node"),
         ({"options": {"seconds": -1}}, UsageError, "seconds must be a number from"),
         ({"options": {"seconds": True}}, UsageError, "seconds must be a number"),
         ({"options": {"second": 1}}, UsageError, "no option 'second'"),
@@ -245,6 +246,135 @@ def test_a_failed_check_is_not_repeated_at_once(stage: Stage) -> None:
         stage.deep.on_tick()
         stage.cluster.clock.advance(1)
     assert [order for order in stage.nodes.orders if order[0] == "worker-1"] == [("worker-1", "stress")] * 2
+
+
+BOTH = ("InstanceStress", "InstanceConnectivity")
+
+
+def _young(cluster: Cluster, **owes: tuple[str, ...]) -> Stage:
+    """A cluster some of whose nodes owe deep checks, with a controller that makes them."""
+    nodes = Nodes(cluster)
+    cluster.agents.owes |= {name.replace("_", "-"): kinds for name, kinds in owes.items()}
+    cluster.run(1)
+    return Stage(cluster, nodes, DeepChecks(cluster.world, nodes.ask, Options(seconds=1.0)))
+
+
+def _pass(stage: Stage, seconds: int) -> None:
+    for _ in range(seconds):
+        stage.cluster.run(1)
+        stage.deep.on_tick()
+
+
+def _is_running(stage: Stage, job_id: int) -> bool:
+    return bool(stage.cluster.view(job_id).nodes)
+
+
+def test_a_job_that_is_pending_on_a_new_cluster_starts_only_after_the_deep_checks() -> None:
+    stage = _young(Cluster(), worker_1=BOTH, worker_2=BOTH, worker_3=BOTH, worker_4=BOTH)
+    job_id = stage.cluster.slurm.submit(environment={}, node_count=2)
+    stage.cluster.run(5)
+    assert not _is_running(stage, job_id)
+    assert all("deep/BeforeFirstJob" in stage.cluster.node(f"worker-{n}").reason for n in (1, 2, 3, 4))
+    assert stage.nodes.orders == []
+    _pass(stage, 10)
+    assert _is_running(stage, job_id)
+    assert len([order for order in stage.nodes.orders if order[1] == "stress"]) == 4
+    assert stage.cluster.is_well()
+    assert not {"RepairBegan", "NoSpare", "SpareUsed", "SpareParked"} & set(stage.cluster.kinds())
+
+
+def test_a_node_that_computes_wrongly_never_gets_its_first_job() -> None:
+    stage = _young(Cluster(spares=0), worker_1=BOTH, worker_2=BOTH, worker_3=BOTH)
+    wrong = answer_of(Line("cpu_numeric", False, detail="core 3: integers gave 1 instead of 2"))
+    stage.nodes.faults["worker-1", "stress"] = lambda args: wrong
+    job_id = stage.cluster.slurm.submit(environment={}, node_count=4)
+    old = stage.cluster.machines.machines["worker-1"].instance.id
+    stage.cluster.run(2)
+    _pass(stage, 6)
+    assert not _is_running(stage, job_id)
+    assert any(line.startswith("NodeDrained worker-1: hyperpod:deep/CpuCorrupt") for line in stage.cluster.history())
+    _pass(stage, 30)
+    assert stage.cluster.machines.machines["worker-1"].instance.id != old
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (lambda args: {"ok": False, "output": "", "message": "MemoryError"}, "MemoryError"),
+        (lambda args: {"ok": True, "output": "nonsense"}, "no test could be run"),
+    ],
+    ids=["a program that fails", "one that says nothing"],
+)
+def test_a_check_that_cannot_tell_is_tried_again_and_then_lets_the_node_go(fault: Any, reason: str) -> None:
+    stage = _young(Cluster(), worker_1=("InstanceStress",))
+    stage.nodes.faults["worker-1", "stress"] = fault
+    _pass(stage, 50)
+    assert stage.cluster.node("worker-1").is_drained
+    _pass(stage, 50)
+    assert [node for node, program in stage.nodes.orders if program == "stress"] == ["worker-1"] * 3
+    assert not stage.cluster.node("worker-1").is_drained
+    (finding,) = stage.cluster.agents.findings["worker-1"]
+    assert (finding.code, finding.severity) == ("DeepUnknown", Severity.UNKNOWN)
+    assert reason in finding.message
+
+
+def test_an_agent_that_never_answers_an_order_is_let_go_too() -> None:
+    def silent(args: Mapping[str, Any]) -> Any:
+        raise ConnectionLost("no answer within 5 s")
+
+    stage = _young(Cluster(), worker_1=BOTH)
+    stage.nodes.faults["worker-1", "stress"] = silent
+    _pass(stage, 100)
+    assert not stage.cluster.node("worker-1").is_drained
+    assert {f.device for f in stage.cluster.agents.findings["worker-1"]} == set(BOTH)
+
+
+def test_a_node_alone_is_put_under_load_at_once_and_waits_for_another_one_to_measure_its_links() -> None:
+    cluster = Cluster(workers=2, spares=0)
+    cluster.agents.not_ready = {"worker-2"}
+    stage = _young(cluster, worker_1=BOTH, worker_2=BOTH)
+    _pass(stage, 20)
+    assert stage.nodes.orders == [("worker-1", "stress")]
+    assert cluster.agents.owes["worker-1"] == ("InstanceConnectivity",)
+    cluster.agents.not_ready = set()
+    _pass(stage, 60)
+    assert {program for _, program in stage.nodes.orders} >= {"serve", "measure"}
+    assert cluster.agents.owes == {"worker-1": (), "worker-2": ()}
+    assert cluster.is_well()
+
+
+@pytest.mark.parametrize(("workers", "at_least_s", "at_most_s"), [(1, 0, 15), (2, 290, 340)])
+def test_a_node_that_finds_nobody_to_measure_with_takes_jobs_in_the_end(
+    workers: int, at_least_s: int, at_most_s: int
+) -> None:
+    cluster = Cluster(workers=workers, spares=0)
+    cluster.agents.not_ready = {"worker-2"}
+    stage = _young(cluster, worker_1=("InstanceConnectivity",))
+    _pass(stage, at_least_s)
+    assert cluster.node("worker-1").is_drained
+    _pass(stage, at_most_s - at_least_s)
+    assert not cluster.node("worker-1").is_drained
+    (finding,) = cluster.agents.findings["worker-1"]
+    assert "no other node to measure with" in finding.message
+
+
+def test_two_nodes_whose_only_link_fails_are_not_accused_and_not_kept() -> None:
+    stage = _young(Cluster(workers=2, spares=0), worker_1=("InstanceConnectivity",), worker_2=("InstanceConnectivity",))
+    refused = answer_of(Line("network", False, detail="Connection refused"))
+    for name in ("worker-1", "worker-2"):
+        stage.nodes.faults[name, "measure"] = lambda args: refused
+    _pass(stage, 100)
+    assert {f.code for found in stage.cluster.agents.findings.values() for f in found} == {"DeepUnknown"}
+    assert stage.cluster.is_well()
+
+
+def test_a_reboot_counts_the_tries_anew() -> None:
+    stage = _young(Cluster(), worker_1=("InstanceStress",))
+    stage.nodes.faults["worker-1", "stress"] = lambda args: {"ok": False, "output": "", "message": "MemoryError"}
+    _pass(stage, 50)
+    stage.cluster.machines.machines["worker-1"].boot += 1
+    _pass(stage, 60)
+    assert stage.cluster.node("worker-1").is_drained
 
 
 def test_severities_of_states_are_those_of_findings() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from test_agent_mind import Stage, make_settings
 
+from hyperpod.core.majority import Limits
 from hyperpod.core.messages import Heartbeat
+from hyperpod.core.policy import policies_from
 from hyperpod.health.check import Result, unknown
 from hyperpod.health.runner import Runner
 from tests.daemons.cluster import Cluster
@@ -58,6 +60,16 @@ def test_the_mode_of_the_group_holds(mode: str, expected: dict[str, list[str]] |
     assert group_findings(lab) == (expected if expected is not None else {"worker-2": ["FewerThanGroup FATAL"]})
     assert lab.node("worker-2").is_drained == (mode == "act")
     assert ("WouldHaveDrained" in lab.kinds()) == (mode == "observe")
+
+
+def test_the_limits_of_the_specification_hold() -> None:
+    health = {"group": {"mode": "act", "settle_s": 10.0}}
+    policy, _ = policies_from({"groups": [{"name": "worker", "health": health}, {"name": "other"}]})
+    assert policy.group_limits == {"worker": Limits(settle_s=10.0)}
+    lab = Cluster(repair={"group_limits": policy.group_limits})
+    counts(lab, worker_2={"gpus": "3"})
+    lab.run(15)
+    assert group_findings(lab) == {"worker-2": ["FewerThanGroup FATAL"]}
 
 
 def test_heartbeats_without_counts_change_nothing() -> None:

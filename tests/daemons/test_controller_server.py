@@ -69,9 +69,11 @@ def replies(writer: Writer) -> list[dict[str, Any]]:
     return found
 
 
-def talk(data: bytes, writer: Writer, answer: Callable[..., Any] | None = None) -> Server:
+def talk(
+    data: bytes, writer: Writer, answer: Callable[..., Any] | None = None, cluster: Cluster | None = None
+) -> Server:
     """Let one client say all this and hang up."""
-    world = Cluster().world
+    world = (cluster or Cluster()).world
     server = Server(
         world, PlainSigner(), answer or Queries(world, {ROOT}).answer, lambda *_: "done", {ROOT}
     )  # fmt: skip
@@ -223,6 +225,31 @@ def bodies(writer: Writer) -> list[bytes]:
         found.append(data[4 : 4 + length])
         data = data[4 + length :]
     return found
+
+
+@pytest.mark.parametrize(
+    ("node", "owes_deep", "told"),
+    [
+        ("worker-1", True, {"is_closed": True}),
+        ("worker-2", True, {"is_closed": True}),
+        ("worker-3", True, {"is_closed": False}),
+        ("worker-9", True, {"is_closed": False}),
+        ("worker-1", False, {}),
+    ],
+    ids=["drained", "down", "open", "a node that is not known", "nothing is due"],
+)
+def test_a_node_that_owes_its_deep_check_learns_whether_jobs_can_come(
+    node: str, owes_deep: bool, told: dict[str, Any]
+) -> None:
+    cluster = Cluster()
+    cluster.slurm.drain("worker-1", "my tests")
+    cluster.slurm.set_down("worker-2", "not heard")
+    cluster.run(1)
+    writer = Writer()
+    beat = {"type": "heartbeat", "node": node, "instance_id": "i-1", "boot_id": "b", "sent_at": 1.0, "sequence": 1}
+    talk(frame({**beat, "is_ready": False, "owes_deep": owes_deep}, ROOT), writer, cluster=cluster)
+    (ack,) = replies(writer)
+    assert {key: value for key, value in ack.items() if key == "is_closed"} == told
 
 
 def test_heartbeats_under_the_key_of_a_hello_are_answered_under_it() -> None:

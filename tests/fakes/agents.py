@@ -17,7 +17,8 @@ class FakeAgents:
     """Implements ``controller.world.Agents``, and plays the agents' own side.
 
     ``findings`` are what each node's agent believes, ``inventories`` what its checks have counted, ``mute`` the nodes
-    that are cut off, ``sent`` the messages that the controller sent.
+    that are cut off, ``owes`` the deep checks that each waits for before its first job, ``sent`` the messages that the
+    controller sent.
     """
 
     def __init__(self, machines: FakeMachines, clock: FakeClock) -> None:
@@ -28,10 +29,14 @@ class FakeAgents:
         self.inventories: dict[str, dict[str, str]] = {}
         self.mute: set[str] = set()
         self.not_ready: set[str] = set()
+        self.owes: dict[str, tuple[str, ...]] = {}
         self._sequence = 0
 
     def send(self, node: str, message: Mapping[str, Any]) -> bool:
         self.sent.append((node, message))
+        if message["type"] == words.DEEP_JUDGED and self.is_speaking(node):
+            self.owes[node] = tuple(kind for kind in self.owes.get(node, ()) if kind not in message["kinds"])
+            self.findings[node] = tuple(Finding.from_dict(f) for f in message["findings"])
         return self.is_speaking(node)
 
     def is_speaking(self, node: str) -> bool:
@@ -50,7 +55,9 @@ class FakeAgents:
                 boot_id=machine.boot_id,
                 sequence=self._sequence,
                 sent_at=self.clock.now().timestamp(),
-                is_ready=node not in self.not_ready,
+                is_ready=node not in self.not_ready and not self.owes.get(node),
+                wants=() if node in self.not_ready else self.owes.get(node, ()),
+                owes_deep=bool(self.owes.get(node)),
                 findings=self.findings.get(node, ()),
                 inventory=self.inventories.get(node),
             )

@@ -122,10 +122,10 @@ def _compare(result: Result, expected: dict[str, Any]) -> None:
     for key in ("whose", "action"):
         if key in expected:
             assert [getattr(f, key).value for f in result.findings] == expected[key]
-    if "peer" in expected:
-        assert [f.peer for f in result.findings] == expected["peer"]
     if "deadline" in expected:
         assert [f.deadline.isoformat() if f.deadline else None for f in result.findings] == expected["deadline"]
+    if "peer" in expected:
+        assert [f.peer for f in result.findings] == expected["peer"]
     if "is_hard" in expected:
         assert [f.is_hard for f in result.findings] == expected["is_hard"]
 

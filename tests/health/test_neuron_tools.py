@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hyperpod.adapters import local
 from hyperpod.adapters.process import Processes
 from hyperpod.adapters.stream import ProgramStreams
 from hyperpod.core.finding import Severity
@@ -20,7 +21,7 @@ from hyperpod.health.parse_neuron import parse_neuron_ls, parse_neuron_monitor
 from tests.fakes.clock import FakeClock
 from tests.fakes.host import FakeHost, FakeMunge
 
-TOOLS = Path(__file__).parents[1] / "fakes" / "neuron"
+TOOLS = Path(local.__file__).parent / "doubles"
 
 
 @pytest.fixture

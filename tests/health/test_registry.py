@@ -8,8 +8,16 @@ from hyperpod.core.finding import Severity
 from hyperpod.core.node import Role
 from hyperpod.errors import ConfigError
 from hyperpod.health import registry
-from hyperpod.health.check import Damping
-from hyperpod.health.registry import CHECKS, build_checks, observe_only, overrides, parse_settings
+from hyperpod.health.check import Damping, Settings
+from hyperpod.health.registry import (
+    CHECKS,
+    build_check,
+    build_checks,
+    observe_only,
+    overrides,
+    parse_settings,
+    setting_rows,
+)
 
 
 def test_every_check_is_known_by_its_own_name() -> None:
@@ -85,3 +93,43 @@ def test_a_misspelt_setting_is_refused(data: dict[str, object], message: str) ->
 def test_a_value_that_makes_no_sense_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"health\.load"):
         build_checks(Role.WORKER, parse_settings({"load": values}))
+
+
+@pytest.mark.parametrize(
+    ("limits", "error"),
+    [
+        ({"min_nodes": 1}, "min_nodes must be a whole number from 2"),
+        ({"majority": 0.3}, "majority must be above 0.5"),
+        ({"ignore": "gpus"}, "ignore must be a list of names"),
+    ],
+)
+def test_limits_of_the_group_that_cannot_be_meant_are_refused_before_the_controller_reads_them(
+    limits: dict[str, object], error: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"health.group: {error}"):
+        registry.build_checks(Role.WORKER, registry.parse_settings({"group": limits}))
+    given = {"min_nodes": 5, "majority": 0.9, "most_broken": 1, "settle_s": 30, "ignore": ["gpu_driver"]}
+    own = registry.policy_of("group", registry.parse_settings({"group": given}))
+    assert registry.group_limits(own).ignores("gpu_driver")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"fatal_percent": 1000},
+        {"warn_percent": float("nan")},
+        {"warn_percent": float("inf")},
+        {"interval_s": float("inf")},
+        {"paths": [1, 2]},
+        {"paths": ["/", None]},
+    ],
+)
+def test_a_limit_that_every_node_or_none_would_break_is_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"health\.disk: \w+ must be"):
+        build_checks(Role.WORKER, parse_settings({"disk": values}))
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_defaults_of_every_check_are_values_that_it_accepts(name: str) -> None:
+    values = {row.name: row.default for row in setting_rows(name)}
+    assert build_check(name, Settings(values=values)).name == name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -268,3 +269,17 @@ def test_no_soft_finding_opens_that_was_seen_once(results: list[Result]) -> None
     drive(runner, list(results))
     if sum(BAD in r.findings for r in results) < 2:
         assert "Bad" not in codes(runner)
+
+
+def test_what_is_due_soon_starts_with_what_is_due_but_never_alone() -> None:
+    runner = Runner([Probe("a", interval_s=10.0), Probe("b", interval_s=100.0)], start=0.0)
+    starts: dict[str, list[float]] = {"a": [], "b": []}
+    for second in range(0, 400):
+        for check, run_id in runner.due(float(second)):
+            starts[check.name].append(float(second))
+            runner.finished(check.name, run_id, Result(), float(second), at(second))
+    gaps = {name: {round(b - a, 6) for a, b in itertools.pairwise(times)} for name, times in starts.items()}
+    assert gaps["a"] == {10.0}
+    # "b" goes with "a", up to a tenth of its interval before its time.
+    assert all(90.0 <= gap <= 100.0 for gap in gaps["b"])
+    assert set(starts["b"][1:]) <= set(starts["a"])

@@ -7,12 +7,13 @@ done from outside (link, power, freezer), so that the node's own programs notice
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hyperpod.adapters.local import gpu_faults, machine_faults
-from hyperpod.adapters.local.gpu_faults import fault_lines, machine_state
+from hyperpod.adapters.local import gpu_faults, machine_faults, neuron_faults
+from hyperpod.adapters.local.fault_kinds import argument_to_undo, known_fault, whole_argument
 from hyperpod.adapters.local.podman import Container, Podman
 from hyperpod.adapters.local.provider import LocalProvider
 from hyperpod.errors import CommandError, InvalidState, NotFound, ProviderError, UsageError
@@ -21,49 +22,6 @@ from hyperpod.ports.process import ProcessRunner
 _KMSG = "/var/log/hyperpod/kmsg"
 _COMMENT = "hyperpod-fault"
 _TIMEOUT_S = 20.0
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A kind of fault. ``argument`` names what may or must be given with it; ``default`` is used otherwise."""
-
-    name: str
-    summary: str
-    argument: str = ""
-    default: str | None = ""
-    can_undo: bool = True
-
-
-FAULTS: Mapping[str, Fault] = {
-    fault.name: fault
-    for fault in (
-        Fault("power-off", "the machine loses power: no shutdown, no last packet"),
-        Fault("kernel-line", "the kernel logs a line", "TEXT", None, can_undo=False),
-        Fault("kill-task", "one task of a job is killed (SIGKILL)", "JOB", "", can_undo=False),
-        Fault("kill-slurmd", "slurmd dies and stays dead; its jobs live on"),
-        Fault("kill-agent", "the hyperpod agent dies and stays dead"),
-        Fault("network-cut", "the node's link carries nothing any more; its programs live on"),
-        Fault("network-slow", "the node's link is slow", "RATE", "256kbit"),
-        Fault("disk-full", "no space is left below a folder", "FOLDER", "/var/spool/slurmd"),
-        Fault("read-only", "a file system is read-only", "FOLDER", "/var/spool/slurmd"),
-        Fault("fs-hang", "a shared file system does not answer any more", "FOLDER", "/fsx"),
-        Fault("clock-skew", "the clock of agent and munge is wrong by so much", "SECONDS", "600"),
-        Fault("freeze", "every process stands still, the machine looks alive from outside"),
-        Fault("freeze-daemon", "one daemon stands still, its unit stays active", "DAEMON", "slurmd"),
-        Fault("link-down", "the node's interface loses its carrier; addresses and routes stay"),
-        Fault("link-flap", "the node's link goes down and comes up again and again", "DOWN_S,UP_S", "3,10"),
-        Fault("packet-loss", "the node's link loses a share of all packets", "PERCENT", "10"),
-        Fault("memory-pressure", "a process holds much of the memory", "SIZE", "512M"),
-        Fault("cpu-hog", "loops take so many processors", "COUNT", "2"),
-        Fault(
-            "sysfs", "a file of the node's device tree (counters, states of links) says something", "PATH=VALUE", None
-        ),
-        Fault("gpus", "the node gets test GPUs: a library in NVML's place", "COUNT", "8"),
-        Fault(
-            "gpu-fault", "something is wrong with a test GPU (lost, reset, hang, memory, …)", "WHAT[:GPU]", "reset:0"
-        ),
-    )
-}
 
 
 class LocalFaults:
@@ -87,12 +45,9 @@ class LocalFaults:
         Raises:
             UsageError: Unknown fault, or a wrong argument. NotFound: No such node. InvalidState: It is not running.
         """
-        kind = known_fault(fault)
-        if not argument:
-            if kind.default is None:
-                raise UsageError(f"{fault} needs {kind.argument}", hint=f"hyperpod inject {fault} NODE {kind.argument}")
-            argument = kind.default
+        argument = whole_argument(fault, argument)
         container = self._running(cluster, node)
+        _refuse_if_frozen(container, fault, f"break {node}")
         actions: Mapping[str, Callable[[Container, str], str]] = {
             "power-off": self._power_off,
             "kernel-line": self._kernel_line,
@@ -115,6 +70,8 @@ class LocalFaults:
             "sysfs": lambda box, value: machine_faults.put_value(self._in(box), value),
             "gpus": self._gpus,
             "gpu-fault": self._gpu_fault,
+            "neuron": self._neuron,
+            "neuron-fault": self._neuron_fault,
         }
         return f"{node}: {actions[fault](container, argument)}"
 
@@ -122,12 +79,9 @@ class LocalFaults:
         """Take a fault back; one that is not there (any more), or a node that was replaced, is done.
 
         Raises:
-            InvalidState: This kind of fault cannot be taken back.
+            UsageError: Unknown fault, or a wrong argument. InvalidState: It cannot be taken back (now).
         """
-        kind = known_fault(fault)
-        if not kind.can_undo:
-            raise InvalidState(f"undo {fault}", "something that has happened")
-        argument = argument or (kind.default or "")
+        argument = argument_to_undo(fault, argument)
         container = self._container(cluster, node)
         if container is None:
             return
@@ -136,7 +90,8 @@ class LocalFaults:
         elif fault == "freeze":
             if container.state == "paused":
                 self._podman.run("unpause", container.id)
-        elif container.state == "running":
+        elif container.state in ("running", "paused"):
+            _refuse_if_frozen(container, fault, f"undo {fault} on {node}")
             self._undo_inside(container, fault, argument)
 
     def _undo_inside(self, container: Container, fault: str, argument: str) -> None:
@@ -149,17 +104,25 @@ class LocalFaults:
             self._mend_link(container)
         elif fault == "network-slow":
             self._in_network(container, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
-        elif fault in ("disk-full", "read-only"):
-            self._exec(container, "umount", "--lazy", argument, check=False)
-        elif fault == "fs-hang":
-            self._exec(container, "pkill", "-CONT", "-x", "bindfs", check=False)
-            self._exec(container, "umount", "--lazy", argument, check=False)
+        elif fault in ("disk-full", "read-only", "fs-hang"):
+            if fault == "fs-hang":
+                self._exec(container, "pkill", "-CONT", "-x", "bindfs", check=False)
+            # Never the file system below: the fault may be gone already.
+            if self._is_on_top(container, fault, argument):
+                self._exec(container, "umount", "--lazy", argument, check=False)
         elif fault == "clock-skew":
             for unit in _CLOCK_UNITS:
                 self._exec(container, "rm", "-rf", _drop_ins(unit))
             self._reload_clock_units(container)
         elif fault == "gpu-fault":
             self._exec(container, "rm", "-f", gpu_faults.FAULT_STATE)
+        elif fault == "neuron-fault":
+            self._mend_neuron(container, argument)
+        elif fault == "neuron":
+            self._remove_neuron_tree(container)
+            programs = (f"{neuron_faults.PROGRAMS}/{tool}" for tool in neuron_faults.TOOLS)
+            self._exec(container, "rm", "-f", neuron_faults.MACHINE_STATE, neuron_faults.TREE, *programs)
+            self._exec(container, "systemctl", "restart", "--no-block", _AGENT)
         elif fault == "gpus":
             files = (gpu_faults.LIBRARY, gpu_faults.MACHINE_STATE, gpu_faults.FAULT_STATE)
             self._exec(container, "rm", "-f", *files)
@@ -259,8 +222,6 @@ class LocalFaults:
     # --- inside
 
     def _kernel_line(self, container: Container, text: str) -> str:
-        if not text.isprintable():
-            raise UsageError("a kernel line is one line of printable text")
         last = self._exec(container, "tail", "-n", "1", _KMSG)
         self._podman.exec(
             container.id,
@@ -271,8 +232,6 @@ class LocalFaults:
         return f"its kernel said: {text}"
 
     def _kill_task(self, container: Container, job: str) -> str:
-        if job and not job.isdigit():
-            raise UsageError(f"a job is named by its number, got {job!r}")
         listed = self._podman.exec(
             container.id, ["scontrol", "listpids", *([job] if job else [])], timeout_s=_TIMEOUT_S, check=False
         )
@@ -284,6 +243,8 @@ class LocalFaults:
         return f"killed process {task.pid} of job {task.job_id} step {task.step_id} task {task.rank}"
 
     def _kill_unit(self, container: Container, unit: str) -> str:
+        if not self._is_active(container, unit) and not self._has_file(container, f"{_drop_ins(unit)}/zz-dead.conf"):
+            raise InvalidState(f"kill {unit}", f"not running on {container.labels.get('hyperpod.node', 'the node')}")
         # systemd must not start it again, and a mask below /run does not cover a unit below /etc. Only the main
         # process is killed: the jobs are not the fault.
         # Named to be read last: units have drop-ins of their own that say Restart=always.
@@ -295,32 +256,30 @@ class LocalFaults:
         return f"{unit} is dead"
 
     def _disk_full(self, container: Container, folder: str) -> str:
-        _check_folder(folder)
-        if not self._is_own_mount(container, folder):
+        self._check_is_folder(container, folder)
+        # Always one of our own: what is mounted there already may be as large as this machine's memory or disk.
+        if not self._is_on_top(container, "disk-full", folder):
             self._exec(container, "mount", "-t", "tmpfs", "-o", "size=64k,mode=0755", _COMMENT, folder)
         self._exec(container, "dd", "if=/dev/zero", f"of={folder}/.{_COMMENT}", "bs=4k", check=False)
         return f"no space is left in {folder}"
 
     def _read_only(self, container: Container, folder: str) -> str:
-        _check_folder(folder)
-        if not self._is_own_mount(container, folder):
+        self._check_is_folder(container, folder)
+        if not self._is_on_top(container, "read-only", folder):
             self._exec(container, "mount", "--bind", folder, folder)
         self._exec(container, "mount", "-o", "remount,bind,ro", folder)
         return f"{folder} is read-only"
 
     def _fs_hang(self, container: Container, folder: str) -> str:
-        _check_folder(folder)
+        self._check_is_folder(container, folder)
         # A pass-through file system on top, whose server then stands still: what asks it now, waits.
-        if self._exec_code(container, "pgrep", "-x", "bindfs") != 0:
+        if not self._is_on_top(container, "fs-hang", folder):
             self._exec(container, "bindfs", "-o", "nonempty", folder, folder)
         self._exec(container, "pkill", "-STOP", "-x", "bindfs")
         return f"{folder} does not answer any more"
 
     def _clock_skew(self, container: Container, seconds: str) -> str:
-        try:
-            offset = int(seconds)
-        except ValueError as error:
-            raise UsageError(f"a clock is wrong by a number of seconds, got {seconds!r}") from error
+        offset = int(seconds)
         # All nodes share this machine's clock, so the programs that compare clocks are shown another one.
         drop_in = (
             "[Service]\nEnvironment=LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 "
@@ -334,7 +293,7 @@ class LocalFaults:
         return f"its clock is wrong by {offset:+d} s"
 
     def _gpus(self, container: Container, count: str) -> str:
-        state = machine_state(count)
+        state = gpu_faults.machine_state(count)
         flags = ["-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
         self._exec(container, "gcc", *flags, gpu_faults.SOURCE, "-o", gpu_faults.LIBRARY)
         self._exec(container, "ldconfig")
@@ -344,7 +303,7 @@ class LocalFaults:
         return f"it has {count} test GPUs"
 
     def _gpu_fault(self, container: Container, text: str) -> str:
-        lines = fault_lines(text)
+        lines = gpu_faults.fault_lines(text)
         now = self._exec(container, "cat", gpu_faults.FAULT_STATE, check=False)
         now = now or self._exec(container, "cat", gpu_faults.MACHINE_STATE, check=False)
         if not now:
@@ -352,6 +311,47 @@ class LocalFaults:
             raise InvalidState("break a GPU", "without test GPUs", hint=f"hyperpod inject gpus {node}")
         self._write(container, gpu_faults.FAULT_STATE, lines + now)
         return f"its GPUs have the fault {text}"
+
+    def _neuron(self, container: Container, count: str) -> str:
+        for tool in neuron_faults.TOOLS:
+            source, program = f"{neuron_faults.SOURCES}/{tool}", f"{neuron_faults.PROGRAMS}/{tool}"
+            self._exec(container, "install", "-m", "755", source, program)
+        self._remove_neuron_tree(container)
+        self._write(container, neuron_faults.MACHINE_STATE, neuron_faults.machine_state(count))
+        self._write(container, neuron_faults.TREE, neuron_faults.tree(count))
+        self._exec(container, "systemd-tmpfiles", "--create", neuron_faults.TREE)
+        # As with GPUs: the agent has found no device, and looks again only after minutes.
+        self._exec(container, "systemctl", "restart", "--no-block", _AGENT)
+        return f"it has {count} test Neuron devices; the agent counts what is wrong after its first look, within 30 s"
+
+    def _remove_neuron_tree(self, container: Container) -> None:
+        roots = (f"{folder}/{neuron_faults.ROOT}" for folder in (machine_faults.SYSFS, machine_faults.BEFORE))
+        self._exec(container, "rm", "-rf", *roots, neuron_faults.FAULT_STATE)
+
+    def _neuron_fault(self, container: Container, text: str) -> str:
+        device, fault = neuron_faults.fault_of(text)
+        base = f"{neuron_faults.ROOT}/neuron{device}"
+        if self._exec_code(container, "test", "-d", f"{machine_faults.SYSFS}/{base}") != 0:
+            node = container.labels.get("hyperpod.node", "NODE")
+            hint = f"hyperpod inject neuron {node}"
+            raise InvalidState("break a Neuron device", f"without a test device {device}", hint=hint)
+        run = self._in(container)
+        for path, value in fault.values.items():
+            machine_faults.put_value(run, f"{base}/{path}={value}")
+        if fault.state:
+            now = json.loads(self._exec(container, "cat", neuron_faults.MACHINE_STATE))
+            self._write(container, neuron_faults.FAULT_STATE, json.dumps({**now, **fault.state}))
+        if fault.is_gone:
+            self._exec(container, "rm", "-rf", f"{machine_faults.SYSFS}/{base}")
+        return f"its Neuron devices have the fault {text}"
+
+    def _mend_neuron(self, container: Container, text: str) -> None:
+        device, fault = neuron_faults.fault_of(text)
+        for path in fault.values:
+            machine_faults.take_values_back(self._in(container), f"{neuron_faults.ROOT}/neuron{device}/{path}")
+        self._exec(container, "rm", "-f", neuron_faults.FAULT_STATE)
+        # Makes what is missing, and changes nothing that is there.
+        self._exec(container, "systemd-tmpfiles", "--create", neuron_faults.TREE, check=False)
 
     def _write(self, container: Container, path: str, text: str) -> None:
         self._exec(container, "mkdir", "-p", path.rpartition("/")[0])
@@ -362,9 +362,20 @@ class LocalFaults:
         self._exec(container, "systemctl", "daemon-reload")
         self._exec(container, "systemctl", "restart", "--no-block", *_CLOCK_UNITS)
 
-    def _is_own_mount(self, container: Container, folder: str) -> bool:
+    def _check_is_folder(self, container: Container, folder: str) -> None:
+        if self._exec_code(container, "test", "-d", folder) != 0:
+            raise UsageError(f"{container.labels.get('hyperpod.node', 'the node')} has no folder {folder}")
+
+    def _is_active(self, container: Container, unit: str) -> bool:
+        return self._exec_code(container, "systemctl", "is-active", "--quiet", unit) == 0
+
+    def _has_file(self, container: Container, path: str) -> bool:
+        return self._exec_code(container, "test", "-e", path) == 0
+
+    def _is_on_top(self, container: Container, fault: str, folder: str) -> bool:
+        """Say whether the file system that is seen at a folder is the one that this fault has put there."""
         listed = self._exec(container, "cat", "/proc/self/mounts")
-        return any(line.split()[1] == folder for line in listed.splitlines() if line.count(" ") > 2)
+        return is_fault_on_top(listed, fault, folder)
 
     def _exec(self, container: Container, *argv: str, check: bool = True) -> str:
         try:
@@ -388,6 +399,12 @@ class LocalFaults:
         return container
 
 
+def _refuse_if_frozen(container: Container, fault: str, what: str) -> None:
+    if container.state == "paused" and not known_fault(fault).is_outside:
+        node = container.labels.get("hyperpod.node", "NODE")
+        raise InvalidState(what, "frozen", hint=f"hyperpod inject freeze {node} --undo")
+
+
 def _drop_ins(unit: str) -> str:
     return f"/run/systemd/system/{unit}.d"
 
@@ -402,6 +419,18 @@ _AGENT = "hyperpod-agent.service"
 _CLOCK_UNITS = ("munge.service", _AGENT)
 
 
+def is_fault_on_top(mounts: str, fault: str, folder: str) -> bool:
+    """Say whether the last file system mounted at a folder is a fault's, by the text of ``/proc/self/mounts``."""
+    lines = [line.split() for line in mounts.splitlines()]
+    seen = [words for words in lines if len(words) >= 4 and words[1] == (folder.rstrip("/") or "/")]
+    if not seen:
+        return False
+    source, _, kind, options = seen[-1][:4]
+    if fault == "disk-full":
+        return source == _COMMENT
+    return "ro" in options.split(",") if fault == "read-only" else kind.startswith("fuse")
+
+
 @dataclass(frozen=True)
 class Task:
     """A process of a job's step, as ``scontrol listpids`` names it."""
@@ -410,18 +439,6 @@ class Task:
     job_id: int
     step_id: str
     rank: int
-
-
-def known_fault(name: str) -> Fault:
-    """Return the fault of this name.
-
-    Raises:
-        UsageError: There is none; the names are listed.
-    """
-    fault = FAULTS.get(name)
-    if fault is None:
-        raise UsageError(f"unknown fault {name!r}; known are {', '.join(FAULTS)}")
-    return fault
 
 
 def kernel_record(text: str, *, sequence: int, monotonic_us: int) -> str:
@@ -455,8 +472,3 @@ def choose_task(listing: str) -> Task | None:
             tasks.append(Task(int(words[0]), int(words[1]), words[2], int(words[4])))
     tasks.sort(key=lambda task: (not task.step_id.isdigit(), task.job_id, task.step_id, task.rank, task.pid))
     return tasks[0] if tasks else None
-
-
-def _check_folder(folder: str) -> None:
-    if not folder.startswith("/") or ".." in folder.split("/") or folder in ("/", "/proc", "/sys", "/dev", "/run"):
-        raise UsageError(f"a folder of the node must be given by its whole path, got {folder!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from hyperpod.adapters.local.machine_faults import is_number
 from hyperpod.errors import UsageError
 
 SOURCE = "/opt/hyperpod/lib/hyperpod/adapters/local/doubles/nvml.c"
@@ -47,7 +48,7 @@ def machine_state(count: str) -> str:
     Raises:
         UsageError: if that is no number of GPUs.
     """
-    if not count.isdigit() or not 1 <= int(count) <= MOST_GPUS:
+    if not is_number(count) or not 1 <= int(count) <= MOST_GPUS:
         raise UsageError(f"a node has 1 to {MOST_GPUS} test GPUs, got {count!r}")
     return f"count={count}\n"
 
@@ -61,7 +62,7 @@ def fault_lines(text: str) -> str:
     if re.fullmatch(r"[\w.]+=[\w. ,:-]*", text):
         return f"{text}\n"
     word, _, index = text.partition(":")
-    if word not in WORDS or not re.fullmatch(r"\d*", index) or int(index or 0) >= MOST_GPUS:
+    if word not in WORDS or not re.fullmatch(r"[0-9]{0,3}", index) or int(index or 0) >= MOST_GPUS:
         hint = f"WORD[:GPU] with one of {', '.join(WORDS)}, or KEY=VALUE"
         raise UsageError(f"unknown fault of a GPU {text!r}", hint=hint)
     return "".join(f"{line.replace('gpuN', f'gpu{int(index or 0)}')}\n" for line in WORDS[word])

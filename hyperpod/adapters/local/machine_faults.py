@@ -14,7 +14,9 @@ from hyperpod.errors import UsageError
 SYSFS = "/run/hyperpod/sysfs"
 """The node's own device tree, which its checks read instead of the machine's. Gone after a reboot."""
 
-_BEFORE = "/run/hyperpod/sysfs-before"
+BEFORE = "/run/hyperpod/sysfs-before"
+"""What its files said before they were changed."""
+
 _LOSS = "hyperpod-loss"
 
 DAEMONS = {
@@ -61,20 +63,29 @@ def put_value(run: Exec, argument: str) -> str:
     Raises:
         UsageError: The argument is not PATH=VALUE, or the path leaves the tree.
     """
+    path, value = path_and_value(argument)
+    run("sh", "-c", _PUT, "put", SYSFS, BEFORE, path, value)
+    return f"{path} says {value!r}"
+
+
+def path_and_value(argument: str) -> tuple[str, str]:
+    """Return path and value of ``PATH=VALUE``.
+
+    Raises:
+        UsageError: It is not of this form, or the path leaves the tree.
+    """
     path, found, value = argument.partition("=")
     if not found:
         raise UsageError("a file of the device tree and its value are needed", hint="PATH=VALUE, or --path and --value")
     if not value.isprintable():
         raise UsageError("a value is one line of printable text")
-    path = checked_path(path)
-    run("sh", "-c", _PUT, "put", SYSFS, _BEFORE, path, value)
-    return f"{path} says {value!r}"
+    return checked_path(path), value
 
 
 def take_values_back(run: Exec, argument: str) -> None:
     """Restore a file of the device tree, or all of them when none is named."""
     path = argument.partition("=")[0]
-    run("sh", "-c", _TAKE_BACK, "undo", SYSFS, _BEFORE, checked_path(path) if path else "")
+    run("sh", "-c", _TAKE_BACK, "undo", SYSFS, BEFORE, checked_path(path) if path else "")
 
 
 def checked_path(path: str) -> str:
@@ -93,28 +104,60 @@ def checked_path(path: str) -> str:
 
 def flap_link(run: Exec, argument: str) -> str:
     """Have the node's link go down and come up again and again."""
-    down, _, up = argument.partition(",")
-    down_s, up_s = _seconds(down), _seconds(up or down)
+    down_s, up_s = flap_times(argument)
     start_unit(run, "hyperpod-fault-flap", "sh", "-c", _FLAP, "flap", f"{down_s:g}", f"{up_s:g}")
     return f"its link is down for {down_s:g} s and up for {up_s:g} s, again and again"
 
 
+def flap_times(argument: str) -> tuple[float, float]:
+    """Return the seconds for which a flapping link is down, and up.
+
+    Raises:
+        UsageError: They are none.
+    """
+    down, _, up = argument.partition(",")
+    return _seconds(down), _seconds(up or down)
+
+
 def hog_processors(run: Exec, argument: str) -> str:
     """Have so many loops run on the node."""
-    if not argument.isdigit() or not 0 < int(argument) <= 1024:
-        raise UsageError(f"a number of processors is needed, got {argument!r}")
-    start_unit(run, "hyperpod-fault-hog", "sh", "-c", _HOG, "hog", argument)
+    start_unit(run, "hyperpod-fault-hog", "sh", "-c", _HOG, "hog", str(loop_count(argument)))
     return f"{argument} loops take its processors"
+
+
+def loop_count(argument: str) -> int:
+    """Return a number of loops.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if not is_number(argument) or not 0 < int(argument) <= 1024:
+        raise UsageError(f"a number of processors is needed, 1 to 1024, got {argument!r}")
+    return int(argument)
+
+
+def is_number(text: str) -> bool:
+    """Say whether a text is a whole number in plain digits, which ``int`` takes."""
+    return text.isascii() and text.isdigit() and len(text) <= 12
 
 
 def eat_memory(run: Exec, argument: str) -> str:
     """Have a process hold so much memory."""
-    match = re.fullmatch(r"(\d{1,6})([MG])i?B?", argument)
-    if match is None:
-        raise UsageError(f"a size is needed, like 512M or 4G, got {argument!r}")
-    mib = int(match[1]) * (1024 if match[2] == "G" else 1)
+    mib = size_mib(argument)
     start_unit(run, "hyperpod-fault-memory", "/usr/bin/python3", "-c", _EAT, str(mib))
     return f"a process holds {mib} MiB of its memory"
+
+
+def size_mib(argument: str) -> int:
+    """Return a size in MiB.
+
+    Raises:
+        UsageError: It is none.
+    """
+    match = re.fullmatch(r"([0-9]{1,6})([MG])i?B?", argument)
+    if match is None or int(match[1]) == 0:
+        raise UsageError(f"a size is needed, like 512M or 4G, got {argument!r}")
+    return int(match[1]) * (1024 if match[2] == "G" else 1)
 
 
 def freeze_daemon(run: Exec, argument: str) -> str:

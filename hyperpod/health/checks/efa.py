@@ -37,7 +37,8 @@ class EfaCheck:
         "ports/1/hw_counters; once the driver's version, for the group's comparison.",
         means="The files state and phys_state are written into the driver (always ACTIVE and LinkUp) and say nothing. "
         "EFA-only devices have no network interface and so no carrier. Errors towards remote nodes accuse a peer, and "
-        "this node only says so. A protection domain that is refused with -12 is the job's limit.",
+        "this node only says so; when a job dies and all its nodes but one say so, that one is the suspect. A "
+        "protection domain that is refused with -12 is the job's limit.",
         does="A command that the device never answered is a hard fact: REBOOT. Missing devices REBOOT, a lost carrier "
         "drains after three looks. The rest is evidence for who is to blame, and drains nobody.",
         codes={

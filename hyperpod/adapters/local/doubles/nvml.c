@@ -83,10 +83,15 @@ static void refresh(void)
 	const char *path = getenv("FAKE_NVML_STATE");
 	struct stat now;
 	FILE *file;
+	int is_there = 0;
 
-	if (path == NULL || path[0] == '\0')
-		path = stat(DEFAULT_STATE, &now) == 0 ? DEFAULT_STATE : LASTING_STATE;
-	if (stat(path, &now) != 0) {
+	if (path == NULL || path[0] == '\0') {
+		path = DEFAULT_STATE;
+		is_there = stat(path, &now) == 0;
+		if (!is_there)
+			path = LASTING_STATE;
+	}
+	if (!is_there && stat(path, &now) != 0) {
 		memset(&read_as, 0, sizeof(read_as));
 		pair_count = 0;
 		return;
@@ -124,15 +129,23 @@ static int get(const char *key, char *out, size_t size)
 	return value != NULL;
 }
 
+/* The same of one GPU, else of every GPU. The file has been looked at when the call began (wait_while). */
 static int get_of(const struct device *device, const char *key, char *out, size_t size)
 {
+	const char *value;
 	char name[96];
 
+	pthread_mutex_lock(&lock);
 	snprintf(name, sizeof(name), "gpu%u.%s", device->index, key);
-	if (get(name, out, size))
-		return 1;
-	snprintf(name, sizeof(name), "gpu.%s", key);
-	return get(name, out, size);
+	value = find(name);
+	if (value == NULL) {
+		snprintf(name, sizeof(name), "gpu.%s", key);
+		value = find(name);
+	}
+	if (value != NULL)
+		copy_text(out, size, value);
+	pthread_mutex_unlock(&lock);
+	return value != NULL;
 }
 
 static long number(const char *key, long otherwise)

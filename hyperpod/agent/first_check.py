@@ -1,0 +1,67 @@
+"""The wait of slurmd for the controller, where a deep check comes before the first job.
+
+A node that registers while jobs are pending gets one at once. So its slurmd starts only when the agent has been told
+that Slurm sends nothing here, or that the check is done; after a while it starts without: a controller that is away
+must not keep a machine out of the cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+LIMIT_S: Final = 60.0
+PAUSE_S: Final = 0.2
+_MOST: Final = 1 << 20
+
+
+def wait_until_closed(
+    ask: Callable[[], Mapping[str, Any]],
+    monotonic: Callable[[], float],
+    sleep: Callable[[float], None],
+    limit_s: float = LIMIT_S,
+) -> str:
+    """Return why slurmd may start now.
+
+    Args:
+        ask: Returns what the agent says of itself; raises OSError or ValueError while it does not answer.
+        monotonic, sleep: The clock, in seconds.
+        limit_s: It does not wait longer.
+    """
+    end = monotonic() + limit_s
+    while True:
+        try:
+            told = ask()
+        except (OSError, ValueError):
+            told = {"owes_deep": ["?"]}
+        if not told.get("owes_deep"):
+            return "no deep check is due before the first job"
+        if told.get("is_closed"):
+            return "Slurm sends no job to this node until its deep check is done"
+        if monotonic() >= end:
+            return f"the controller has not closed this node within {limit_s:.0f} s; a job may come before the check"
+        sleep(PAUSE_S)
+
+
+def ask_agent(path: str) -> Mapping[str, Any]:
+    """Return what the agent at this socket says of itself.
+
+    Raises:
+        OSError, ValueError: if it does not answer, or not so.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(2.0)
+        sock.connect(path)
+        sock.sendall(b'{"v":1,"type":"health"}\n')
+        received = b""
+        while b"\n" not in received and len(received) < _MOST:
+            data = sock.recv(65536)
+            if not data:
+                break
+            received += data
+    told = json.loads(received.partition(b"\n")[0])
+    if not isinstance(told, dict):
+        raise ValueError("the agent's answer is no object")
+    return told
