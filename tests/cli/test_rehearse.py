@@ -209,6 +209,8 @@ def test_a_diary_without_a_cluster_is_told(tmp_path: Path) -> None:
 def test_a_signal_ends_like_ctrl_c(number: int) -> None:
     program = (
         "import os, signal\nfrom hyperpod.cli.options import ended_like_ctrl_c\n"
+        # A suite that was started under nohup hands on that it ignores the signal.
+        f"signal.signal({number}, signal.SIG_DFL)\n"
         f"try:\n    with ended_like_ctrl_c():\n        os.kill(os.getpid(), {number})\n        signal.pause()\n"
         "except KeyboardInterrupt:\n    print('undone')\n"
     )
