@@ -12,9 +12,9 @@ from typing import Any
 
 from hyperpod.errors import ClockRefused, MungeError
 
-TTL_S = 60
-"""Life of a credential. Long enough for a slow network and clocks a few seconds apart, short enough that a
-captured one is worthless soon; munged refuses the second use of each on the same machine anyway."""
+TTL_S = 300
+"""Life of a credential: munge's own default, and Slurm's. A node whose clock is off by more than the health check
+allows (60 s) must still be able to say so; munged refuses the second use of each on the same machine anyway."""
 
 MAX_PAYLOAD_BYTES = 700_000
 """A credential is its payload in base64 and must stay below munged's request limit of 1 MiB."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from hyperpod.core.deep import SLOW_KEYS
 from hyperpod.core.finding import ANY_PEER, Action, Finding, Severity, Whose
 from hyperpod.core.job import BATCH_STEP, EXTERN_STEP, Attempt, ExitCause, TaskExit
 from hyperpod.core.verdict import ELSEWHERE, Evidence, Kind, Method, Verdict
@@ -455,11 +456,14 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
         others = [s for n, s in suspects.items() if n != top]
         # A task that the kernel killed for memory is the same event as the kernel's word about it, and what other jobs
         # have left is first exits again: users' broken programs fall somewhere every day. A rank that dies by its own
-        # fault stops answering its peers: their counters are no second witness beside its exit.
+        # fault stops answering its peers: their counters are no second witness beside its exit. Nor is a machine that
+        # was measured as slow: that ends no task.
         methods = {
             e.method
             for e in against[top]
-            if e.method is not Method.HISTORY and e.key != SILENT and not e.key.endswith(f"/{OUT_OF_MEMORY_NODE}")
+            if e.method is not Method.HISTORY
+            and e.key not in _NO_SECOND_WITNESS
+            and not e.key.endswith(f"/{OUT_OF_MEMORY_NODE}")
         }
         is_alone = suspects[top] - max(others, default=0.0) >= LEAD and suspects[top] > program_score
         why = ", and ".join(e.what for e in against[top][:3])
@@ -487,6 +491,7 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
     return Verdict(Kind.UNKNOWN, f"unknown, because {why}", evidence=kept)
 
 
+_NO_SECOND_WITNESS = SLOW_KEYS | {SILENT}
 _FATAL_WEIGHT = 0.8
 
 

@@ -95,6 +95,31 @@ def test_a_node_that_computes_wrongly_gets_a_hard_finding(stage: Stage) -> None:
     assert [n for n, codes in stage.judged().items() if codes] == ["worker-2"]
 
 
+def _memory(gb_s: float) -> dict[str, Any]:
+    return answer_of(Line("memory_pattern", True), Line("memory_bandwidth", True, gb_s, "GB/s"))
+
+
+@pytest.mark.parametrize(("second", "codes"), [(11.0, []), (6.5, ["MemorySlow"])])
+def test_a_node_that_is_slow_once_is_looked_at_again(stage: Stage, second: float, codes: list[str]) -> None:
+    for n in (1, 2, 3, 4):
+        stage.nodes.faults[f"worker-{n}", "stress"] = lambda args: _memory(12.0)
+    answers = iter([_memory(6.0), _memory(second)])
+    stage.nodes.faults["worker-2", "stress"] = lambda args: next(answers)
+    stage.run(kinds=["InstanceStress"])
+    assert stage.judged() == {"worker-1": [], "worker-2": codes, "worker-3": [], "worker-4": []}
+    assert [node for node, _ in stage.nodes.orders].count("worker-2") == 2
+
+
+def test_a_wrong_answer_of_the_second_look_counts(stage: Stage) -> None:
+    for n in (1, 2, 3, 4):
+        stage.nodes.faults[f"worker-{n}", "stress"] = lambda args: _memory(12.0)
+    wrong = answer_of(Line("memory_pattern", False, detail="a bit"), Line("memory_bandwidth", True, 12.0, "GB/s"))
+    answers = iter([_memory(6.0), wrong])
+    stage.nodes.faults["worker-2", "stress"] = lambda args: next(answers)
+    stage.run(kinds=["InstanceStress"])
+    assert stage.judged()["worker-2"] == ["MemoryCorrupt"]
+
+
 def test_a_slow_node_is_named_by_the_rounds(stage: Stage) -> None:
     slow = answer_of(Line("network_latency", True, 50.0, "us"), Line("network_bandwidth", True, 90.0, "MB/s"))
     for node in ("worker-1", "worker-2", "worker-4"):
