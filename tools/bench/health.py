@@ -286,8 +286,8 @@ def agent(cluster: Bench, minutes: float) -> list[Measure]:
             }
         )
         memory.raw.append({"node": node, "checks": len(runs), "runs": runs})
-    started = Measure("processes started by the agent", "a minute", goal="0", note="execve, vfork, fork: strace, 2 min")
-    started.values = [_started(cluster, nodes[1], 120)]
+    started = Measure("processes started by the agent", "a minute", goal="0", note="execve, vfork, fork: strace, 1 min")
+    started.values = [_started(cluster, nodes[1], 60)]
     return [cpu, children, memory, started, *PUBLISHED[:2]]
 
 
