@@ -54,6 +54,7 @@ class Workers:
         self._deliver = deliver
         self._monotonic = monotonic
         self._idle: deque[SimpleQueue[Piece]] = deque()
+        self._guard = threading.Lock()
         self._line: _Line | None = None
         threading.stack_size(STACK_BYTES)
 
@@ -123,9 +124,10 @@ class Workers:
     def _serve(self, inbox: SimpleQueue[Piece]) -> None:
         while True:
             inbox.get()()
-            if len(self._idle) >= MOST_IDLE:
-                return
-            self._idle.append(inbox)
+            with self._guard:
+                if len(self._idle) >= MOST_IDLE:
+                    return
+                self._idle.append(inbox)
 
     def _patient_inbox(self) -> SimpleQueue[Piece]:
         if self._line is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -79,15 +80,22 @@ def test_a_piece_that_hangs_keeps_nothing_else_from_running(stage: Stage) -> Non
 
 
 def test_many_pieces_at_once_leave_few_threads(stage: Stage) -> None:
-    end = threading.Barrier(21)
+    together = threading.Barrier(20)
+
+    def work() -> threading.Thread:
+        together.wait(WAIT_S)
+        return threading.current_thread()
+
     for _ in range(20):
-        stage.start(lambda: end.wait(WAIT_S))
-    end.wait(WAIT_S)
+        stage.start(work)
     for _ in range(20):
         stage.take()
-    for thread in [t for t in threading.enumerate() if t.name == "test"][MOST_IDLE + 20 :]:
-        thread.join(WAIT_S)
-    assert len(stage.results) == 20
+    threads = {result for result in stage.results if isinstance(result, threading.Thread)}
+    assert len(threads) == 20
+    until = time.monotonic() + WAIT_S
+    while sum(thread.is_alive() for thread in threads) > MOST_IDLE and time.monotonic() < until:
+        time.sleep(0.01)
+    assert sum(thread.is_alive() for thread in threads) == MOST_IDLE
 
 
 def test_patient_work_is_done_by_one_thread_in_its_order(stage: Stage) -> None:
