@@ -127,8 +127,8 @@ def submit(
             raise typer.Exit(130) from None
         facts = {"cluster": name, "job_id": job, "script": path, "state": look.state, "exit_code": look.status}
         if output is Output.JSON:
-            print_json(facts)
-        say(f"job {job}: {look.state.lower()}, exit status {look.status}")
+            print_json(facts | {"attempts": look.restarts + 1})
+        say(f"job {job}: {look.state.lower()}, exit status {look.status}{_attempt(look)}")
         raise typer.Exit(look.status)
 
 
@@ -294,9 +294,12 @@ class Follower:
 
 def _sentence(job: int, look: JobLook, last: JobLook | None) -> str:
     """Return what there is to say of a look; nothing when it is as before."""
-    attempt = f", attempt {look.restarts + 1}" if look.restarts else ""
     if look.state == "RUNNING":
-        return f"job {job}: running on {look.nodes}{attempt}"
+        return f"job {job}: running on {look.nodes}{_attempt(look)}"
     if look.state == "PENDING":
-        return f"job {job}: waits ({look.reason}){attempt}"
-    return "" if last is None or look.is_final else f"job {job}: {look.state.lower()}{attempt}"
+        return f"job {job}: waits ({look.reason}){_attempt(look)}"
+    return "" if last is None or look.is_final else f"job {job}: {look.state.lower()}{_attempt(look)}"
+
+
+def _attempt(look: JobLook) -> str:
+    return f", attempt {look.restarts + 1}" if look.restarts else ""

@@ -281,10 +281,17 @@ def test_following_goes_on_through_the_attempts_of_an_armed_job(demo: Fakes, scr
     demo.logins.asks = asks
     result = demo.run("submit", str(script), "--follow", "-o", "json")
     assert result.code == 0
-    assert result.json["state"] == "COMPLETED"
+    assert (result.json["state"], result.json["attempts"]) == ("COMPLETED", 2)
     assert "first\n" in result.err
     assert result.err.count("second, begun anew\n") == 1
     assert "job 12: running on w-1, attempt 2" in result.err
+
+
+def test_an_attempt_that_ran_between_two_looks_is_told_at_the_end(demo: Fakes, script: Path) -> None:
+    demo.logins.asks = Slurm((job("PENDING"), b""), (job("COMPLETED", restarts=1), b"first\nsecond\n"))
+    result = demo.run("submit", str(script), "--follow")
+    assert (result.code, result.out) == (0, "first\nsecond\n")
+    assert result.err.endswith("job 12: completed, exit status 0, attempt 2\n")
 
 
 def test_ctrl_c_leaves_the_job_and_says_how_to_end_it(demo: Fakes, script: Path) -> None:

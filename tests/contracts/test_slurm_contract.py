@@ -13,6 +13,7 @@ from typing import Protocol
 
 import pytest
 
+from hyperpod.adapters.slurm.conf import SPARE_PARTITION
 from hyperpod.core.job import BATCH_STEP, JobStatus, JobView
 from hyperpod.core.node import Availability
 from hyperpod.errors import InvalidState, NotFound
@@ -88,7 +89,7 @@ class RealWorld:
         idle = [
             n for n in self.slurm.nodes() if n.availability is Availability.UP and not n.is_drained and n.is_responding
         ]
-        self.partition = next(p for p, members in self.slurm.partitions().items() if idle[0].name in members)
+        self.partition = next(p for p in self.slurm.partitions() if p != SPARE_PARTITION)
         here = [n.name for n in idle if self.partition in n.partitions]
         self.workers, self._closed = tuple(here[:2]), here[2:]
         for name in self._closed:

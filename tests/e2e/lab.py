@@ -206,6 +206,10 @@ class Lab(Cluster):
         """Return the controller's view of each worker."""
         return {n["node"]: n for n in self.head_json("status")["nodes"]}
 
+    def workers(self) -> list[str]:
+        """Return the nodes that wait for users' jobs: not the spare, which is another one after every repair."""
+        return sorted(name for name, told in self.nodes().items() if told["state"] == "idle")
+
     def instance(self, node: str) -> str:
         """Return the machine in a slot."""
         found: str = self.nodes()[node]["instance_id"]

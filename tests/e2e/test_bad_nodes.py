@@ -58,7 +58,7 @@ def test_application_xid_drains_nothing(lab: Lab) -> None:
 
 
 def test_persons_drain_is_left_before_and_after_a_finding(lab: Lab) -> None:
-    before, after = "worker-1", "worker-2"
+    before, after = lab.workers()[:2]
     machines = {node: lab.instance(node) for node in (before, after)}
     lab.head("scontrol", "update", f"nodename={before}", "state=drain", "reason=cable is being changed")
     lab.wait("the drain to be seen", lambda: lab.nodes()[before]["state"] == "drained (person)", 60)
@@ -88,7 +88,7 @@ def test_persons_drain_is_left_before_and_after_a_finding(lab: Lab) -> None:
 
 
 def test_action_replace_typed_by_an_administrator_replaces_the_node_and_a_near_miss_is_answered(lab: Lab) -> None:
-    node, other = "worker-1", "worker-2"
+    node, other = lab.workers()[:2]
     machines = {name: lab.instance(name) for name in (node, other)}
 
     lab.head("scontrol", "update", f"nodename={other}", "state=drain", "reason=action:replace")

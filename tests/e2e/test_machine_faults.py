@@ -82,8 +82,7 @@ def test_corrected_memory_errors_are_shown_and_an_uncorrected_one_costs_the_mach
 
 
 def test_port_that_never_was_up_is_spare_and_one_that_goes_down_drains_until_it_is_back(lab: Lab) -> None:
-    # Not the spare, which users' jobs cannot ask for.
-    node = next(name for name, told in sorted(lab.nodes().items()) if told["state"] == "idle")
+    node = lab.workers()[0]
     machine = lab.instance(node)
     give(lab, node, **{f"{PORT}/state": "1: DOWN", f"{PORT}/phys_state": "2: Polling"})
     give(lab, node, **{f"{PORT}/state": "4: ACTIVE", f"{PORT}/phys_state": "5: LinkUp"})
