@@ -26,7 +26,8 @@ from hyperpod.core.policy import Mode
 from hyperpod.errors import AccessDenied, ConfigError, NotFound, UsageError
 from hyperpod.health import registry
 from hyperpod.health.check import TWO_OF_THREE, About, Check, Damping, Ports, Result, Settings, stages
-from hyperpod.health.checks import group, kernel_log
+from hyperpod.health.checks import kernel_log
+from hyperpod.health.elsewhere import Place as Where
 from hyperpod.health.runner import CHECK_FAILED, CHECK_HANGS, overridden
 from hyperpod.health.users import FOLDER, PREFIX, Found
 
@@ -75,11 +76,11 @@ def list_checks(ctx: typer.Context, output: OutputOption = Output.TABLE) -> None
     if output is Output.JSON:
         print_json(rows)
         return
-    columns = ("CHECK", "MODE", "EVERY", "DAMPING", "STAGES", "ROLES", "WHAT")
+    columns = ("CHECK", "MODE", "RUNS ON", "EVERY", "DAMPING", "STAGES", "ROLES", "WHAT")
     cells = []
     for r in rows:
-        rhythm = (_every(r["interval_s"]), _of(r["damping"]), ", ".join(r["stages"]))
-        cells.append((r["name"], r["mode"], *rhythm, _roles(r["roles"]), r["title"]))
+        rhythm = (_every(r), _of(r["damping"]), ", ".join(r["stages"]))
+        cells.append((r["name"], r["mode"], r["runs_on"], *rhythm, _roles(r["roles"]), r["title"]))
     print_result(render.table(columns, cells))
 
 
@@ -104,6 +105,7 @@ def _users_row(check: Check, is_observed: bool) -> dict[str, Any]:
         "name": check.name,
         "title": check.about.title,
         "mode": (Mode.OBSERVE if is_observed else Mode.ACT).value,
+        "runs_on": Where.NODE.value,
         "interval_s": check.interval_s,
         "damping": [check.damping.needed, check.damping.of],
         "stages": list(stages(check)),
@@ -117,6 +119,7 @@ def _row(name: str, own: Settings) -> dict[str, Any]:
         "name": name,
         "title": registry.about(name).title,
         "mode": own.mode.value,
+        "runs_on": registry.place(name).value,
         "interval_s": None,
         "damping": None,
         "stages": ["quick"] if name == kernel_log.NAME else [],
@@ -133,9 +136,10 @@ def _row(name: str, own: Settings) -> dict[str, Any]:
     return row
 
 
-def _every(seconds: float | None) -> str:
+def _every(row: Mapping[str, Any]) -> str:
+    seconds = row["interval_s"]
     if seconds is None:
-        return "at once"
+        return registry.rhythm(row["name"])
     # A check with a rhythm of years runs at its stages only.
     return "never" if seconds >= _YEAR_S else render.duration(seconds).replace(".0 ", " ")
 
@@ -164,14 +168,12 @@ def describe(ctx: typer.Context, name: NameArgument, output: OutputOption = Outp
     if output is Output.JSON:
         print_json(answer)
         return
-    rhythm = (
-        f"{_every(answer['interval_s'])}, damping {_of(answer['damping'])}, {', '.join(answer['stages']) or 'no stage'}"
-    )
+    rhythm = f"{_every(answer)}, damping {_of(answer['damping'])}, {', '.join(answer['stages']) or 'no stage'}"
     print_result(
         f"{name}: {answer['title']}",
         "",
         f"Mode:    {answer['mode']}",
-        f"Runs:    {rhythm}",
+        f"Runs:    on the {answer['runs_on']}, {rhythm}",
         f"Roles:   {_roles(answer['roles'])}",
         f"Reads:   {answer['reads']}",
         f"Means:   {answer['means']}",
@@ -183,7 +185,9 @@ def describe(ctx: typer.Context, name: NameArgument, output: OutputOption = Outp
         render.table(
             ("SETTING", "DEFAULT", "IN FORCE", "WHY"),
             [(s["name"], _text(s["default"]), _text(s["in_force"]), s["why"]) for s in answer["settings"]],
-        ),
+        )
+        if answer["settings"]
+        else registry.settings_elsewhere(name),
     )
 
 
@@ -242,10 +246,9 @@ def run(ctx: typer.Context, names: NamesArgument, output: OutputOption = Output.
     for name in names:
         if not name.startswith(PREFIX):
             registry.check_name(name)
-        if name == group.NAME:
-            raise UsageError(
-                f"{name} is judged by the controller, which sees all nodes", hint="hyperpod why NODE shows its findings"
-            )
+        why = registry.not_by_hand(name)
+        if why:
+            raise UsageError(f"{name} cannot be run by hand: {why}")
     if not place.is_node:
         raise UsageError(
             "checks run on nodes, and this machine is none",
@@ -278,7 +281,7 @@ class Answer:
         self.took_s = took_s
         findings = [overridden(f, own.overrides.get(f.code)) for f in result.findings]
         if own.mode is not Mode.ACT:
-            findings = [observed(f) if f.severity is Severity.FATAL else f for f in findings]
+            findings = [observed(f) for f in findings]
         self.findings: tuple[Finding, ...] = tuple(findings)
 
     def counts(self, finding: Finding) -> str:

@@ -21,6 +21,7 @@ from hyperpod.controller.memory import Report
 from hyperpod.controller.world import World
 from hyperpod.core import messages as words
 from hyperpod.core.deep import (
+    CHECK,
     Kind,
     Measured,
     Outcome,
@@ -33,9 +34,10 @@ from hyperpod.core.deep import (
     untold,
     untold_finding,
 )
-from hyperpod.core.finding import Finding, Severity, worst_severity
+from hyperpod.core.finding import Finding, Severity, observed, worst_severity
 from hyperpod.core.node import NodeView
 from hyperpod.core.plan import Note
+from hyperpod.core.policy import Mode
 from hyperpod.deep.result import Line, parse_lines
 from hyperpod.errors import ConnectionLost, HyperpodError, InvalidState, NotFound, UsageError
 
@@ -132,6 +134,9 @@ class Run:
     options: Options
     why: str
     addresses: Mapping[str, str]
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+    """What deep checks may do, by node: findings of nodes that are only observed drain nobody."""
+
     is_first: bool = False
     """It is the check before the first job: what it cannot tell is tried again a few times."""
 
@@ -148,12 +153,20 @@ class Run:
     pairs: dict[Pair, Measured] = field(default_factory=dict)
     findings: dict[str, list[Finding]] = field(default_factory=dict)
 
+    def found(self, node: str) -> list[Finding]:
+        """Return the findings of a node, what could not be told included, as its group's policy has them."""
+        mode = self.modes.get(node, Mode.ACT)
+        if mode is Mode.OFF:
+            return []
+        unknown = self.untold.get(node, {})
+        found = [*self.findings.get(node, []), *(untold_finding(kind, why) for kind, why in unknown.items())]
+        return [observed(f) for f in found] if mode is Mode.OBSERVE else found
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         nodes = []
         for name in self.nodes:
-            unknown = self.untold.get(name, {})
-            found = [*self.findings.get(name, []), *(untold_finding(kind, why) for kind, why in unknown.items())]
+            found = self.found(name)
             worst = worst_severity(found)
             state = self.out.get(name) or ("running" if not self.is_over else worst.name)
             nodes.append(
@@ -269,9 +282,11 @@ class DeepChecks:
         now = self._world.clock.now()
         key = f"deep-{now:%Y%m%dT%H%M%S}-{self._count}"
         addresses = {slot.name: slot.address for slot in self._world.slots()}
+        policy = self._world.repair_policy
+        modes = {slot.name: policy.mode_of(slot.group, CHECK) for slot in self._world.slots()}
         stressed = tuple(n.name for n in nodes)
         names = (*stressed, *(n.name for n in partners))
-        run = Run(key, now, names, stressed, kinds, options, why, addresses, is_first)
+        run = Run(key, now, names, stressed, kinds, options, why, addresses, modes, is_first)
         self._runs[key] = run
         while len(self._runs) > KEPT_REPORTS:
             del self._runs[next(iter(self._runs))]
@@ -474,7 +489,7 @@ class DeepChecks:
         # One that is measured alone has waited for another node long enough before.
         is_last = not (run.is_first and unknown) or is_alone or self._is_last_try(node)
         told = [kind for kind in kinds if is_last or kind not in unknown]
-        found = [*run.findings.get(node, []), *(untold_finding(kind, why) for kind, why in unknown.items())]
+        found = run.found(node)
         if told:
             told_now = [f.to_dict() for f in found if is_last or f.severity is not Severity.UNKNOWN]
             message = {"type": words.DEEP_JUDGED, "kinds": [kind.value for kind in told], "findings": told_now}
@@ -490,7 +505,7 @@ class DeepChecks:
 
     def _tell(self, run: Run) -> None:
         """Write an event with the outcome; in the tick's thread, where the journal belongs."""
-        bad = {node: found for node, found in run.findings.items() if found}
+        bad = {node: found for node in run.findings if (found := run.found(node))}
         parts = [f"{len(run.nodes) - len(run.out)} of {len(run.nodes)} nodes checked"]
         parts += [f"{node}: {found[0].message}" for node, found in sorted(bad.items())[:5]]
         parts += [f"failed: {run.error}"] if run.error else []

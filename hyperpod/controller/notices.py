@@ -15,6 +15,7 @@ from hyperpod.controller.world import World
 from hyperpod.core.backoff import delay_after
 from hyperpod.core.finding import Finding
 from hyperpod.core.notices import settle
+from hyperpod.core.policy import Mode
 from hyperpod.errors import HyperpodError
 
 log = logging.getLogger(__name__)
@@ -58,8 +59,11 @@ def told(world: World, report: Report) -> None:
     before, memory.notices = memory.notices, settle(memory.notices, said, boots, report.at)
     memory.are_notices_known = True
     known = {(n, f.instance_id, f.key, f.severity) for n, found in before.findings.items() for f in found}
+    groups = {slot.name: slot.group for slot in world.slots()}
     for node, found in memory.notices.findings.items():
         for finding in found:
+            if world.repair_policy.mode_of(groups.get(node, ""), finding.check) is Mode.OFF:
+                continue
             if (node, finding.instance_id, finding.key, finding.severity) not in known:
                 data = {"check": finding.check, "code": finding.code, "severity": finding.severity.name}
                 world.store.add_event("ProviderFinding", finding.message, report.at, node=node, data=data)

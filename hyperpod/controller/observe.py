@@ -15,13 +15,14 @@ from hyperpod.controller import notices
 from hyperpod.controller.memory import NodeWord
 from hyperpod.controller.reasons import finding_of, see_reason
 from hyperpod.controller.world import NodeSlot, World
-from hyperpod.core.finding import Finding, Severity, observed
+from hyperpod.core.finding import Finding, observed
 from hyperpod.core.job import JobRecord, JobStatus, JobView
 from hyperpod.core.judging import accused_machines
+from hyperpod.core.majority import CHECK as GROUP
 from hyperpod.core.majority import Counted, judge_groups
 from hyperpod.core.node import Availability, InstanceStatus, NodeView, Repair, RepairStatus, Role
 from hyperpod.core.notices import due_findings
-from hyperpod.core.policy import Mode
+from hyperpod.core.policy import JUDGED_BY_CONTROLLER, Mode
 from hyperpod.core.resume import is_armed_by
 from hyperpod.core.snapshot import PastRepair, Snapshot
 from hyperpod.errors import HyperpodError, ProviderUnavailable, StoreError
@@ -84,6 +85,8 @@ def observe(world: World) -> Snapshot:
         for slot in slots
     )
     nodes = tuple(_with_slurms_word(world, node, states.get(node.name)) for node in nodes)
+    if world.repair_policy.check_modes:
+        nodes = tuple(_under_policy(world, node) for node in nodes)
     records = {r.job_id: r for r in world.store.jobs()}
     if "slurm" not in missing:
         records |= _remember_new_jobs(world, views, records)
@@ -125,22 +128,14 @@ def _odd_ones(world: World, slots: list[NodeSlot]) -> Mapping[str, tuple[Finding
     made_of = (memory.inventories, names)
     known = memory.majority
     if known is None or known[0] != made_of or (known[1].next_at is not None and now >= known[1].next_at):
-        modes = world.repair_policy.group_check or {}
+        policy = world.repair_policy
         counted = [
             Counted(slot.name, slot.group, word.inventory, word.instance_id, word.boot_id, word.inventory_since)
             for slot in slots
-            if modes.get(slot.group) != Mode.OFF and (word := memory.nodes.get(slot.name)) is not None
+            if policy.mode_of(slot.group, GROUP) is not Mode.OFF and (word := memory.nodes.get(slot.name)) is not None
         ]
         known = memory.majority = (made_of, judge_groups(counted, now, world.repair_policy.group_limits))
-    found = known[1].findings
-    if not found:
-        return found
-    modes = world.repair_policy.group_check or {}
-    watched = {slot.name for slot in slots if modes.get(slot.group) == Mode.OBSERVE}
-    return {
-        name: tuple(observed(f) if f.severity is Severity.FATAL else f for f in own) if name in watched else own
-        for name, own in found.items()
-    }
+    return known[1].findings
 
 
 def whole_het_jobs(views: tuple[JobView, ...]) -> tuple[JobView, ...]:
@@ -238,7 +233,7 @@ def _node(
     told = notices.of_node(world, slot.name, instance_id or word.instance_id) if world.memory.notices.findings else ()
     clock = world.memory.clocks.get(slot.address) if world.memory.clocks else None
     refused = clock.finding(world.clock.now()) if clock is not None else None
-    if refused is not None:
+    if refused is not None and world.repair_policy.mode_of(slot.group, refused.check) is not Mode.OFF:
         findings = (*findings, refused)
     if findings or told:
         now = world.clock.now()
@@ -291,6 +286,22 @@ def _with_slurms_word(world: World, node: NodeView, state: NodeState | None) -> 
     reasons[node.name] = seen
     finding = finding_of(seen, state, node.boot_id, now)
     return node if finding is None else replace(node, findings=(*node.findings, finding))
+
+
+def _under_policy(world: World, node: NodeView) -> NodeView:
+    """Return the node with the findings that are made on the head node as their checks' modes have them.
+
+    The last thing that is done to them: an announced end counts only shortly before, a failed check when it lasts.
+    """
+    kept = []
+    for finding in node.findings:
+        mode = world.repair_policy.mode_of(node.group, finding.check)
+        if finding.check not in JUDGED_BY_CONTROLLER or mode is Mode.ACT:
+            kept.append(finding)
+        elif mode is Mode.OBSERVE:
+            kept.append(observed(finding))
+    findings = tuple(kept)
+    return node if findings == node.findings else replace(node, findings=findings)
 
 
 def _remember_new_jobs(world: World, views: tuple[JobView, ...], known: dict[int, JobRecord]) -> dict[int, JobRecord]:

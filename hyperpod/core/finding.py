@@ -161,8 +161,23 @@ def strongest_action(findings: Iterable[Finding]) -> Action:
     )
 
 
+def is_announced(finding: Finding) -> bool:
+    """Say whether a finding tells of an end still to come: new work is kept away, jobs may end by themselves."""
+    return (
+        finding.severity is Severity.WARN
+        and finding.deadline is not None
+        and finding.action in (Action.DRAIN, Action.REBOOT, Action.REPLACE)
+    )
+
+
 def observed(finding: Finding) -> Finding:
-    """Return a FATAL finding as WARN that says what would have been done; for a user's or the site's fault, nothing."""
+    """Return a finding of a check that is only observed.
+
+    One that would take the node out of service is a WARN that says what would have been done; for a user's or the
+    site's fault, nothing. All others stay as they are.
+    """
+    if finding.severity is not Severity.FATAL and not is_announced(finding):
+        return finding
     is_drained = finding.whose is Whose.NODE and finding.action is not Action.NONE
     would = finding.action if is_drained else Action.NONE
     then = "" if would in (Action.NONE, Action.DRAIN) else f" and asked for {would.value}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hyperpod.core.finding import Action, Finding, Severity, Whose
+from hyperpod.core.finding import Action, Finding, Severity, Whose, is_announced
 from hyperpod.core.node import (
     REASON_PREFIX,
     InstanceStatus,
     NodeView,
 )
-from hyperpod.core.notices import is_announced
 from hyperpod.core.policy import RepairPolicy
 from hyperpod.core.snapshot import Snapshot
 

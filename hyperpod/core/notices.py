@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from hyperpod.core.finding import Action, Finding, Severity
+from hyperpod.core.finding import Finding, Severity, is_announced
 
 STATUS_CHECK = "ec2_status"
 """Findings of this check are opinions of a prober, which also errs: they are looked at twice."""
@@ -80,15 +80,6 @@ def due_findings(findings: Collection[Finding], *, is_heard: bool, now: datetime
             finding = replace(finding, severity=Severity.FATAL)
         due.append(finding)
     return tuple(due)
-
-
-def is_announced(finding: Finding) -> bool:
-    """Say whether a finding tells of an end still to come: new work is kept away, jobs may end by themselves."""
-    return (
-        finding.severity is Severity.WARN
-        and finding.deadline is not None
-        and finding.action in (Action.DRAIN, Action.REBOOT, Action.REPLACE)
-    )
 
 
 def is_announced_cause(cause: str) -> bool:

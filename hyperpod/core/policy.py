@@ -26,6 +26,12 @@ class Mode(StrEnum):
     OFF = "off"
 
 
+JUDGED_BY_CONTROLLER = frozenset({"group", "slurm", "ec2_status", "ec2_event", "ec2_spot", "deep"})
+"""Checks whose findings are made on the head node: there their mode is looked at, too."""
+
+_DEFAULT = "default"
+
+
 @dataclass(frozen=True)
 class RepairPolicy:
     """When and how much the controller may repair.
@@ -45,7 +51,7 @@ class RepairPolicy:
         spare_count: Spares to keep ready, by group.
         replace_offenders: Replace machines that fail significantly more often than others; False only names them.
         reboot_window_s: A reboot for the same cause on the same machine within this time was no cure: it is replaced.
-        group_check: Mode of the comparison of nodes with their group, by group; a group that is not named: act.
+        check_modes: Modes by check, by group; ``default`` is that of checks that are not named. What is missing: act.
         group_limits: When a difference from the group counts, by group; a group that is not named: the defaults.
         are_spares_stopped: Spares that nobody needs are stopped, and started when they are needed.
     """
@@ -66,7 +72,7 @@ class RepairPolicy:
     spare_count: Mapping[str, int] | None = None
     replace_offenders: bool = False
     reboot_window_s: float = 86_400.0
-    group_check: Mapping[str, str] | None = None
+    check_modes: Mapping[str, Mapping[str, Mode]] | None = None
     group_limits: Mapping[str, Limits] | None = None
     are_spares_stopped: bool = False
 
@@ -74,6 +80,10 @@ class RepairPolicy:
     def silence(self) -> timedelta:
         """Silence after which a node needs a second opinion."""
         return timedelta(seconds=self.heartbeat_interval_s * self.heartbeat_misses)
+
+    def mode_of(self, group: str, check: str) -> Mode:
+        """Return what a check may do on the nodes of a group."""
+        return mode_in((self.check_modes or {}).get(group, {}), check)
 
 
 @dataclass(frozen=True)
@@ -106,9 +116,14 @@ def _from(cls: type[P], data: Mapping[str, Any]) -> P:
     return cls(**{key: value for key, value in data.items() if key in known})
 
 
-def _group_mode(health: Mapping[str, Any]) -> str:
-    own = health.get("group") or {}
-    return str(own.get("mode") or (health.get("default") or {}).get("mode") or Mode.ACT.value)
+def modes_of(health: Mapping[str, Any]) -> dict[str, Mode]:
+    """Return the modes that a group's policy of the checks names (``core.settings.plain_checks``), by check."""
+    return {str(name): Mode(own["mode"]) for name, own in health.items() if isinstance(own, Mapping) and "mode" in own}
+
+
+def mode_in(modes: Mapping[str, Mode], check: str) -> Mode:
+    """Return the mode of one check among ``modes_of``: its own, the default one, or act."""
+    return modes.get(check, modes.get(_DEFAULT, Mode.ACT))
 
 
 def policies_from(data: Mapping[str, Any]) -> tuple[RepairPolicy, ResumePolicy]:
@@ -123,8 +138,8 @@ def policies_from(data: Mapping[str, Any]) -> tuple[RepairPolicy, ResumePolicy]:
         if key in resume:
             repair.setdefault(key, resume[key])
     repair["spare_count"] = {g["name"]: int(g.get("spares") or 0) for g in data.get("groups", ())}
-    modes = {str(g["name"]): _group_mode(g.get("health") or {}) for g in data.get("groups", ())}
-    repair["group_check"] = {name: mode for name, mode in modes.items() if mode != Mode.ACT} or None
+    modes = {str(g["name"]): modes_of(g.get("health") or {}) for g in data.get("groups", ())}
+    repair["check_modes"] = {name: own for name, own in modes.items() if set(own.values()) - {Mode.ACT}} or None
     limits = {
         str(g["name"]): Limits.from_dict((g.get("health") or {}).get("group") or {}) for g in data.get("groups", ())
     }

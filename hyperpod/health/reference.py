@@ -21,7 +21,7 @@ _HEAD = """# Health checks
 
 <!-- Generated from the checks' own descriptions by tools/reference.py; do not edit. -->
 
-Every check of the agent: what it reads, what a finding means, what is done about it, its codes and its settings.
+Every check: what it reads, what a finding means, what is done about it, its codes and its settings.
 [The guide](../guides/health-checks.md) says how findings are judged, and how policy is set per cluster and group.
 `hyperpod checks list`, `describe NAME` and `run NAME` show the same on the command line.
 
@@ -29,16 +29,17 @@ Every check of the agent: what it reads, what a finding means, what is done abou
 - **Stages**, beside the rhythm: *before the first job* of a boot the check must have passed once; *job start* and
   *job end* run when a job's first task comes to the node and when its last one has left; *quick* ones run on all
   nodes of a job that has failed.
-- Every check but `kernel_log` and `group` has the settings `interval_s`, `deadline_s` and `damping`, and the codes
-  `CheckHangs` (a run did not come back within its deadline) and `CheckFailed` (the check itself failed). Both are
-  UNKNOWN and drain nothing.
+- **Runs on**: the *node* itself, or the *controller*, which sees all nodes and asks Slurm and EC2.
+- Every check with a rhythm has the settings `interval_s`, `deadline_s` and `damping`, and the codes `CheckHangs` (a
+  run did not come back within its deadline) and `CheckFailed` (the check itself failed). Both are UNKNOWN and drain
+  nothing.
 """
 
 
 def render_checks() -> str:
     """Return the page."""
     names = registry.names()
-    lines = [_HEAD, "| Check | What | Every | Damping | Stages | Roles |", "|---|---|---|---|---|---|"]
+    lines = [_HEAD, "| Check | What | Runs on | Every | Damping | Stages | Roles |", "|---|---|---|---|---|---|---|"]
     lines += [_overview(name) for name in names]
     for name in names:
         lines += ["", *_section(name)]
@@ -53,10 +54,10 @@ def _overview(name: str) -> str:
     title = _cell(registry.about(name).title)
     if name in registry.OTHERS:
         stage = "quick" if name == kernel_log.NAME else ""
-        return f"| {link} | {title} | at once | - | {stage} | {where} |"
+        return f"| {link} | {title} | {registry.place(name).value} | {registry.rhythm(name)} | - | {stage} | {where} |"
     check = registry.build_check(name)
     rhythm = f"{check.interval_s:g} s | {check.damping.needed} of {check.damping.of}"
-    return f"| {link} | {title} | {rhythm} | {', '.join(stages(check))} | {where} |"
+    return f"| {link} | {title} | node | {rhythm} | {', '.join(stages(check))} | {where} |"
 
 
 def _section(name: str) -> Iterator[str]:
@@ -79,6 +80,8 @@ def _section(name: str) -> Iterator[str]:
         yield f"| `{code}` | {_cell(text)} |"
     rows = registry.setting_rows(name)
     if not rows:
+        yield ""
+        yield registry.settings_elsewhere(name)
         return
     yield ""
     yield "| Setting | Default | Why |"

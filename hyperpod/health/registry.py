@@ -57,6 +57,7 @@ from hyperpod.health.checks.readonly_fs import ReadonlyFsCheck
 from hyperpod.health.checks.service import ServiceCheck
 from hyperpod.health.checks.shared_fs import SharedFsCheck
 from hyperpod.health.checks.slurm_view import SlurmViewCheck
+from hyperpod.health.elsewhere import ELSEWHERE, Place
 from hyperpod.health.runner import CHECK_FAILED, CHECK_HANGS
 
 CHECKS: Mapping[str, Callable[..., Any]] = {
@@ -101,9 +102,10 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "ec2_notice": Ec2NoticeCheck,
 }
 """Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent; ``group``
-is judged by the controller."""
+is judged by the controller, and what is in ``ELSEWHERE`` is found without a run."""
 
-OTHERS = (kernel_log.NAME, group.NAME)
+OTHERS = (kernel_log.NAME, group.NAME, *ELSEWHERE)
+"""Names that the runner does not start."""
 
 DEFAULT = "default"
 """Stands in the configuration for every check that has no entry, or no mode, of its own."""
@@ -151,6 +153,8 @@ def about(name: str) -> About:
         return kernel_log.KernelLog.about
     if name == group.NAME:
         return group.ABOUT
+    if name in ELSEWHERE:
+        return ELSEWHERE[name].about
     check_name(name)
     return cast(About, cast(Any, CHECKS[name]).about)
 
@@ -174,6 +178,8 @@ def codes(name: str) -> Mapping[str, str]:
 
 def setting_rows(name: str) -> tuple[SettingRow, ...]:
     """Return the settings of a check, with their defaults and reasons."""
+    if name in ELSEWHERE:
+        return ()
     others: Mapping[str, Any] = {kernel_log.NAME: kernel_log.Limits, group.NAME: group.Limits}
     make: Any = others.get(name) or CHECKS[name]
     rows = []
@@ -206,6 +212,9 @@ def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
             raise ConfigError(f"health.{name}: there is no such check{_nearest(name, names())}")
         if not isinstance(values, Mapping):
             raise ConfigError(f"health.{name}: must be an object of settings")
+        if name in ELSEWHERE:
+            out[name] = _elsewhere(name, values, default)
+            continue
         own = dict(values)
         mode = _mode(name, own.pop("mode", default))
         overrides = _overrides(name, own.pop("overrides", None) or {})
@@ -219,6 +228,21 @@ def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
                 raise ConfigError(f"health.{name}.{key}: there is no such setting{_nearest(key, allowed)}")
         out[name] = Settings(mode, overrides, own)
     return out
+
+
+def _elsewhere(name: str, values: Mapping[str, Any], default: Mode) -> Settings:
+    """Read the policy of findings that no run of a check makes: their mode, where it can be changed."""
+    made = ELSEWHERE[name]
+    mode = _mode(name, values.get("mode", Mode.ACT if made.why_act else default))
+    if made.why_act and mode is not Mode.ACT:
+        raise ConfigError(f"health.{name}.mode: {made.why_act}")
+    if values.get("overrides"):
+        raise ConfigError(f"health.{name}.overrides: its codes keep their severity; set its mode instead")
+    for key in values:
+        if key not in ("mode", "overrides"):
+            where = f"they are in {made.settings}" if made.settings else "it has a Mode only"
+            raise ConfigError(f"health.{name}.{key}: there is no such setting; {where}")
+    return Settings(mode)
 
 
 _USERS_LIMITS = {"interval_s": (1.0, 86_400.0), "deadline_s": (0.1, 600.0)}
@@ -249,6 +273,8 @@ def _users(name: str, values: object, default: Mode) -> Settings:
 
 def policy_of(name: str, settings: Mapping[str, Settings]) -> Settings:
     """Return the policy of one check: its own, or the default one."""
+    if name in ELSEWHERE and ELSEWHERE[name].why_act:
+        return Settings()
     return settings.get(name) or settings.get(DEFAULT) or Settings()
 
 
@@ -338,7 +364,36 @@ def roles(name: str) -> frozenset[Role]:
     """Return where a check runs."""
     if name == group.NAME:
         return WORKERS
+    if name in ELSEWHERE:
+        return ELSEWHERE[name].roles
     return EVERYWHERE if name == kernel_log.NAME else build_check(name).roles
+
+
+def place(name: str) -> Place:
+    """Return where a check runs."""
+    if name == group.NAME:
+        return Place.CONTROLLER
+    return ELSEWHERE[name].place if name in ELSEWHERE else Place.NODE
+
+
+def rhythm(name: str) -> str:
+    """Say how often is looked at what the runner does not start."""
+    return ELSEWHERE[name].rhythm if name in ELSEWHERE else "at once"
+
+
+def not_by_hand(name: str) -> str:
+    """Say why a check cannot be run by hand, and what to do instead; empty when it can."""
+    if name == group.NAME:
+        return "the controller compares the nodes of each group: hyperpod why NODE shows its findings"
+    return ELSEWHERE[name].by_hand if name in ELSEWHERE else ""
+
+
+def settings_elsewhere(name: str) -> str:
+    """Say what a specification may set where a check has no settings of its own."""
+    made = ELSEWHERE[name]
+    if made.why_act:
+        return f"It has no settings; {made.why_act}."
+    return f"It has a Mode; its settings are in {made.settings}." if made.settings else "It has a Mode, no settings."
 
 
 def observe_only(settings: Mapping[str, Settings]) -> frozenset[str]:

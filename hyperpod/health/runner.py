@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from hyperpod.core.finding import Action, Finding, Severity, observed
+from hyperpod.core.finding import Action, Finding, Severity, is_announced, observed
 from hyperpod.health.check import Check, Result
 
 Key = tuple[str, str, str]
@@ -243,7 +243,7 @@ class Runner:
     def _stamped(self, finding: Finding, slot: _Slot, at: datetime) -> Finding:
         known = slot.open.get(finding.key)
         since = known.since if known is not None else finding.since or at
-        if slot.observe_only and finding.severity is Severity.FATAL:
+        if slot.observe_only:
             finding = observed(finding)
         return replace(finding, since=since, boot_id=self._boot_id, instance_id=self._instance_id)
 
@@ -289,7 +289,7 @@ class Runner:
         """Return what the last runs of these checks saw that damping has not opened yet."""
         return tuple(
             replace(
-                observed(f) if slot.observe_only and f.severity is Severity.FATAL else f,
+                observed(f) if slot.observe_only else f,
                 boot_id=self._boot_id,
                 instance_id=self._instance_id,
             )
@@ -344,7 +344,9 @@ class Runner:
 
 def overridden(finding: Finding, severity: Severity | None) -> Finding:
     """Return a finding with the severity that the site gives to its code. UNKNOWN stays: nothing was seen."""
-    if severity is None or finding.severity in (Severity.UNKNOWN, severity):
+    if severity is None or finding.severity is Severity.UNKNOWN:
+        return finding
+    if finding.severity is severity and not is_announced(finding):
         return finding
     action = Action.NONE
     if severity is Severity.FATAL:

@@ -22,7 +22,9 @@ from hyperpod.adapters.slurm.conf import (
     render_plugstack_conf,
     render_slurm_conf,
 )
+from hyperpod.core.deep import CHECK as DEEP
 from hyperpod.core.node import Role
+from hyperpod.core.policy import Mode, mode_in, modes_of
 from hyperpod.core.provision import WantedNode, wanted_nodes
 from hyperpod.core.settings import plain_checks
 from hyperpod.core.spec import ClusterSpec, spec_policies
@@ -179,6 +181,9 @@ def _agent_config(
     node = nodes[index]
     policies = spec_policies(spec)
     worker = next((worker for worker in layout.nodes if worker.name == node.name), None)
+    health = plain_checks(spec.hyperpod.health, node.group)
+    # A node must not wait for what is switched off.
+    has_deep = mode_in(modes_of(health), DEEP) is not Mode.OFF
     return {
         "cluster": spec.cluster_name,
         "node": node.name,
@@ -205,8 +210,8 @@ def _agent_config(
             {"node": other.name, "address": addresses[other.name], "role": other.role.value}
             for other in peers_of(nodes, index, lambda n: n.role is Role.WORKER)
         ],
-        "deep_on_start": list(spec.group(node.group).deep_checks) if node.role is Role.WORKER else [],
-        "health": plain_checks(spec.hyperpod.health, node.group),
+        "deep_on_start": list(spec.group(node.group).deep_checks) if node.role is Role.WORKER and has_deep else [],
+        "health": health,
     }
 
 

@@ -55,13 +55,19 @@ def test_the_list_has_every_check_with_its_rhythm(fakes: Fakes) -> None:
     assert rows["disk"]["mode"] == "act"
     assert rows["service"]["stages"] == ["before the first job", "quick"]
     assert rows["plugin"]["roles"] == ["worker"]
+    on_controller = {name for name, row in rows.items() if row["runs_on"] == "controller"}
+    assert on_controller == {"group", "slurm", "ec2_status", "ec2_event", "ec2_spot", "deep"}
+    line = next(line for line in result.out.splitlines() if line.startswith("ec2_spot"))
+    assert "controller" in line
 
 
 def test_on_a_node_the_list_shows_the_policy_in_force(fakes: Fakes, node: FakeHost) -> None:
     say(fakes, health={"default": {"mode": "observe"}, "disk": {"mode": "act", "damping": [3, 5]}})
     rows = {row["name"]: row for row in json.loads(fakes.run("checks", "list", "--output", "json").out)}
     assert rows["disk"]["mode"], rows["disk"]["damping"] == ("act", [3, 5])
-    assert {rows[name]["mode"] for name in rows if name != "disk"} == {"observe"}
+    always = {"lease", "agent", "user"}
+    assert {rows[name]["mode"] for name in rows if name not in {"disk", *always}} == {"observe"}
+    assert {rows[name]["mode"] for name in always} == {"act"}
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -81,6 +87,37 @@ def test_a_description_on_a_node_shows_what_is_in_force(fakes: Fakes, node: Fake
     answer = json.loads(fakes.run("checks", "describe", "disk", "--output", "json").out)
     (row,) = (row for row in answer["settings"] if row["name"] == "fatal_percent")
     assert (row["default"], row["in_force"]) == (2.0, 7.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("slurm", "It has a Mode, no settings."),
+        ("deep", "It has a Mode; its settings are in Hyperpod.Health.Deep."),
+        ("lease", "It has no settings; its mode stays act: it drains nothing"),
+    ],
+)
+def test_a_description_says_what_can_be_set_where_there_are_no_settings(fakes: Fakes, name: str, text: str) -> None:
+    assert text in fakes.run("checks", "describe", name).out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("group", "the controller compares the nodes of each group"),
+        ("slurm", "the controller reads Slurm's reasons"),
+        ("ec2_spot", "the controller asks EC2 for it: hyperpod why NODE"),
+        ("deep", "hyperpod health deep begins one"),
+        ("lease", "the agent watches it all the time: hyperpod health shows it"),
+        ("user", "/etc/hyperpod/checks.d every minute"),
+    ],
+)
+def test_what_is_found_without_a_run_says_so_in_one_line(fakes: Fakes, name: str, text: str) -> None:
+    result = fakes.run("checks", "run", name)
+    assert result.code == 2
+    (line,) = result.err.splitlines()
+    assert f"{name} cannot be run by hand" in line
+    assert text in line
 
 
 @pytest.mark.parametrize("command", ["describe", "run"])

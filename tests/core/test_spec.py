@@ -256,11 +256,28 @@ def test_the_limits_of_a_groups_comparison_reach_the_controller() -> None:
     }
 
 
+def test_the_modes_of_checks_reach_the_controller_by_group() -> None:
+    checks = {"Checks": {"ec2_spot": {"Mode": "act"}, "slurm": {"Mode": "off"}}}
+    own = {"Groups": {"worker": {"Default": "observe", "Checks": {"slurm": {"Mode": "act"}, "ec2_event": {}}}}}
+    repair, _ = policy.policies_from(spec_policies(cluster(Health={**checks, **own})))
+    modes = {
+        check: (repair.mode_of("head", check), repair.mode_of("worker", check))
+        for check in ("ec2_spot", "slurm", "ec2_event", "deep")
+    }
+    assert modes == {
+        "ec2_spot": ("act", "act"),
+        "slurm": ("off", "act"),
+        "ec2_event": ("act", "observe"),
+        "deep": ("act", "observe"),
+    }
+    assert repair.mode_of("a group that was added since", "slurm") is policy.Mode.ACT
+
+
 def test_every_policy_of_the_daemons_can_be_given_in_the_spec() -> None:
     data = spec_policies(cluster())
     assert set(vars(policy.RepairPolicy())) <= set(data["repair"]) | set(data["resume"]) | {
         "spare_count",
-        "group_check",
+        "check_modes",
         "group_limits",
     }
     assert set(vars(policy.ResumePolicy())) <= set(data["resume"])

@@ -10,7 +10,7 @@ from test_agent_mind import Stage, make_settings
 
 from hyperpod.core.majority import Limits
 from hyperpod.core.messages import Heartbeat
-from hyperpod.core.policy import policies_from
+from hyperpod.core.policy import Mode, policies_from
 from hyperpod.health.check import Result, unknown
 from hyperpod.health.runner import Runner
 from tests.daemons.cluster import Cluster
@@ -54,7 +54,7 @@ def test_a_new_boot_counts_anew() -> None:
     ("mode", "expected"), [("observe", {"worker-2": ["FewerThanGroup WARN"]}), ("off", {}), ("act", None)]
 )
 def test_the_mode_of_the_group_holds(mode: str, expected: dict[str, list[str]] | None) -> None:
-    lab = Cluster(repair={"group_check": {"worker": mode}})
+    lab = Cluster(repair={"check_modes": {"worker": {"group": Mode(mode)}}})
     counts(lab, worker_2={"gpus": "3"})
     lab.run(125)
     assert group_findings(lab) == (expected if expected is not None else {"worker-2": ["FewerThanGroup FATAL"]})

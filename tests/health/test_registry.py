@@ -6,9 +6,11 @@ import pytest
 
 from hyperpod.core.finding import Severity
 from hyperpod.core.node import Role
+from hyperpod.core.policy import JUDGED_BY_CONTROLLER, Mode
 from hyperpod.errors import ConfigError
 from hyperpod.health import registry
 from hyperpod.health.check import Damping, Settings
+from hyperpod.health.elsewhere import Place
 from hyperpod.health.registry import (
     CHECKS,
     build_check,
@@ -54,8 +56,24 @@ def test_observe_only_is_kept_apart() -> None:
 
 def test_the_default_mode_holds_for_checks_that_name_none() -> None:
     settings = parse_settings({"default": {"mode": "observe"}, "disk": {"mode": "act"}, "load": {"per_cpu": 2.0}})
-    assert observe_only(settings) == {*registry.names()} - {"disk"}
+    assert observe_only(settings) == {*registry.names()} - {"disk", "lease", "agent", "user"}
     assert not build_checks(Role.WORKER, parse_settings({"default": {"mode": "off"}}))
+
+
+def test_what_only_tells_what_was_done_always_acts() -> None:
+    for data in ({"default": {"mode": "off"}}, {"default": {"mode": "off"}, "lease": {}}, {"lease": {"mode": "act"}}):
+        assert registry.policy_of("lease", parse_settings(data)).mode is Mode.ACT
+
+
+@pytest.mark.parametrize("name", ["slurm", "ec2_status", "ec2_event", "ec2_spot", "deep"])
+def test_what_the_controller_finds_has_a_mode(name: str) -> None:
+    assert registry.policy_of(name, parse_settings({name: {"mode": "observe"}})).mode is Mode.OBSERVE
+    assert registry.policy_of(name, parse_settings({"default": {"mode": "off"}, name: {}})).mode is Mode.OFF
+    assert name in JUDGED_BY_CONTROLLER
+
+
+def test_every_check_that_the_controller_judges_has_its_page() -> None:
+    assert {name for name in registry.names() if registry.place(name) is Place.CONTROLLER} == JUDGED_BY_CONTROLLER
 
 
 def test_overrides_are_severities_by_code() -> None:
@@ -79,6 +97,15 @@ def test_overrides_are_severities_by_code() -> None:
         ({"kernel_log": {"overrides": {"Xidd94": "warn"}}}, "overrides.Xidd94: there is no such code"),
         ({"disk": {"overrides": {"DiskFul": "warn"}}}, "overrides.DiskFul: there is no such code; did you mean DiskFu"),
         ({"disk": {"overrides": {"DiskFull": "unknown"}}}, "overrides.DiskFull: must be one of ok, warn, fatal"),
+        ({"slurm": {"mode": "no"}}, "health.slurm.mode: must be one of act, observe, off"),
+        ({"ec2_spto": {}}, "health.ec2_spto: there is no such check; did you mean ec2_spot"),
+        ({"slurm": {"overrides": {"GresMissing": "warn"}}}, "slurm.overrides: its codes keep their severity"),
+        ({"ec2_event": {"interval_s": 5.0}}, "ec2_event.interval_s: there is no such setting; it has a Mode only"),
+        ({"deep": {"seconds": 5}}, "deep.seconds: there is no such setting; they are in Hyperpod.Health.Deep"),
+        ({"lease": {"mode": "off"}}, "health.lease.mode: its mode stays act: .* fencing has killed"),
+        ({"lease": {"mode": "observe"}}, "health.lease.mode: its mode stays act"),
+        ({"agent": {"mode": "off"}}, "health.agent.mode: its mode stays act"),
+        ({"user": {"mode": "off"}}, "health.user.mode: its mode stays act"),
     ],
 )
 def test_a_misspelt_setting_is_refused(data: dict[str, object], message: str) -> None:

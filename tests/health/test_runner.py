@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod.core.finding import Action, Finding, Severity
+from hyperpod.core.finding import Action, Finding, Severity, is_announced
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, Damping, Ports, Result, fatal, unknown, warn
 from hyperpod.health.runner import Runner
@@ -179,6 +179,19 @@ def test_observe_only_says_what_it_would_have_asked_for() -> None:
     (finding,) = runner.findings()
     assert (finding.severity, finding.action, finding.would) == (Severity.WARN, Action.NONE, Action.REBOOT)
     assert "would have drained the node and asked for Reboot" in finding.message
+
+
+def test_an_announced_end_keeps_no_work_away_where_it_is_only_observed() -> None:
+    announced = replace(BAD, severity=Severity.WARN, action=Action.REPLACE, deadline=at(3600.0))
+    for runner, is_kept_away in (
+        (Runner([Probe()]), True),
+        (Runner([Probe()], observe_only=["probe"]), False),
+        (Runner([Probe()], overrides={"probe": {"Bad": Severity.WARN}}), False),
+    ):
+        drive(runner, [ill(announced), ill(announced)])
+        (finding,) = runner.findings()
+        assert is_announced(finding) == is_kept_away
+        assert finding.severity is Severity.WARN
 
 
 def test_what_damping_still_holds_back_is_observed_too() -> None:

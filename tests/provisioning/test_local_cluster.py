@@ -325,6 +325,26 @@ def test_each_group_gets_its_own_health_policy() -> None:
     assert found == {"head-1": {"disk": {"mode": "act"}}, "worker-1": {"disk": {"mode": "observe"}}}
 
 
+@pytest.mark.parametrize(
+    ("health", "waits_for"),
+    [
+        ({}, ["InstanceStress"]),
+        ({"Checks": {"deep": {"Mode": "observe"}}}, ["InstanceStress"]),
+        ({"Checks": {"deep": {"Mode": "off"}}}, []),
+        ({"Default": "off"}, []),
+        ({"Default": "off", "Groups": {"worker": {"Checks": {"deep": {"Mode": "act"}}}}}, ["InstanceStress"]),
+    ],
+)
+def test_no_node_waits_for_a_deep_check_that_is_off(health: dict[str, Any], waits_for: list[str]) -> None:
+    wanted = spec()
+    groups = tuple(g.model_copy(update={"deep_checks": ("InstanceStress",)}) for g in wanted.instance_groups)
+    block = wanted.hyperpod.model_copy(update={"health": HealthPolicy.model_validate(health)})
+    changed = wanted.model_copy(update={"hyperpod": block, "instance_groups": groups})
+    launches = {launch.node: launch for launch in node_launches(changed, ADDRESSES)}
+    assert json.loads(launches["worker-1"].files["agent.json"])["deep_on_start"] == waits_for
+    assert json.loads(launches["head-1"].files["agent.json"])["deep_on_start"] == []
+
+
 def test_shell_variables_are_quoted() -> None:
     wanted = spec(lifecycle={"source": "/srv/scripts", "on_create": "my script;id.sh"})
     launches = {launch.node: launch for launch in node_launches(wanted, ADDRESSES)}

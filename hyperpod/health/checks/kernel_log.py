@@ -235,7 +235,7 @@ class KernelLog:
         """Every open finding, oldest first."""
         found = tuple(event.finding for event in self._events.values())
         if self._observe_only:
-            return tuple(observed(f) if f.severity is Severity.FATAL else f for f in found)
+            return tuple(observed(f) for f in found)
         return found
 
     def to_dict(self) -> dict[str, Any]:
