@@ -185,7 +185,7 @@ def build_kernel_log(settings: AgentSettings, host: LocalHost, boot_id: str, own
             observe_only=own.mode is Mode.OBSERVE,
             # What the machine has says nothing of a node that shares it.
             is_needed=None if host.booted_at() > 0 else partial(is_needed, host, settings.sysfs_path),
-            **own.values,  # type: ignore[arg-type]
+            **registry.kernel_limits(own),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"health.kernel_log: {error!r}") from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +21,6 @@ from hyperpod.cli.render import Output, print_json, say
 from hyperpod.config.load import Loaded, load_spec
 from hyperpod.config.overrides import block_fields
 from hyperpod.config.problem import format_path
-from hyperpod.core.node import Role
 from hyperpod.core.spec import ClusterSpec, Provider
 from hyperpod.errors import ConfigError, UsageError
 from hyperpod.health import registry
@@ -84,12 +82,8 @@ def load_for_command(spec: Path, parameters: Path | None = None, settings: list[
         provisioning_parameters=parameters,
         flags=dict(_split(setting) for setting in settings or ()),
         env=os.environ,
-        health=_judge_health,
+        health=registry.complaints,
     )
-
-
-def _judge_health(checks: Mapping[str, Any]) -> None:
-    registry.build_checks(Role.WORKER, registry.parse_settings(checks))
 
 
 def _split(setting: str) -> tuple[str, str]:

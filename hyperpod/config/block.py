@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from hyperpod.config.overrides import BLOCK
 from hyperpod.config.problem import Kind, Path, Problem, not_one_of, shown, unknown_key
-from hyperpod.core.settings import CheckPolicy, HyperpodBlock, plain_checks
-from hyperpod.errors import ConfigError
+from hyperpod.core.settings import CheckPolicy, HealthPolicy, HyperpodBlock, plain_checks
 
 
 def parse_block(raw: Any) -> tuple[HyperpodBlock, list[Problem]]:
@@ -31,20 +30,21 @@ def parse_block(raw: Any) -> tuple[HyperpodBlock, list[Problem]]:
     return HyperpodBlock.model_validate({key: value for key, value in known.items() if key not in bad}), problems
 
 
-def check_health(block: HyperpodBlock, judge: Callable[[Mapping[str, Any]], object] | None) -> Iterator[Problem]:
-    """Yield the problem of each health check whose name or settings ``judge`` refuses by a ConfigError."""
+JudgeCheck = Callable[[str, Mapping[str, Any]], Iterable[tuple[Path, str]]]
+"""Returns the mistakes in a health check's settings: the keys that lead to each, and what is wrong."""
+
+
+def check_health(block: HyperpodBlock, judge: JudgeCheck | None) -> Iterator[Problem]:
+    """Yield every mistake that ``judge`` finds in what is said of health checks, for the cluster and each group."""
     if judge is None:
         return
     for group in ("", *block.health.groups):
         place: Path = (BLOCK, "Health", "Groups", group, "Checks") if group else (BLOCK, "Health", "Checks")
-        mentioned = block.health.groups[group].checks if group else block.health.checks
-        for name, settings in plain_checks(block.health, group).items():
-            if name not in mentioned:
-                continue
-            try:
-                judge({name: settings})
-            except ConfigError as error:
-                yield _health_problem(place, name, error)
+        own = block.health.groups[group].checks if group else block.health.checks
+        # What the cluster says is not said again at each group.
+        for name, settings in plain_checks(HealthPolicy(checks=own)).items():
+            for keys, text in judge(name, settings):
+                yield Problem((*place, name, *_keys_in_file(keys)), text)
 
 
 _REPLACED = {
@@ -53,20 +53,15 @@ _REPLACED = {
 }
 """Switches of checks that one word has replaced."""
 
-_HEALTH_KEYS = {"mode": "Mode", "overrides": "Overrides"}
+_KEYS_BESIDE_SETTINGS = {"mode": "Mode", "overrides": "Overrides", "damping": "Damping", "interval_s": "Interval"}
 
 
-def _health_problem(place: Path, name: str, error: ConfigError) -> Problem:
-    """Move the registry's complaint to its key in the file.
-
-    It reads "health.disk.fatal_percnt: there is no such setting; did you mean fatal_percent?".
-    """
-    where, _, text = error.message.partition(": ")
-    first, *rest = where.removeprefix(f"health.{name}").strip(".").split(".")
-    if not first:
-        return Problem((*place, name), text)
-    key = (_HEALTH_KEYS[first], *rest) if first in _HEALTH_KEYS else ("Settings", first)
-    return Problem((*place, name, *key), text)
+def _keys_in_file(keys: Path) -> Path:
+    """Return the keys below a check as the file has them."""
+    if not keys:
+        return ()
+    first, *rest = keys
+    return (_KEYS_BESIDE_SETTINGS[str(first)], *rest) if first in _KEYS_BESIDE_SETTINGS else ("Settings", *keys)
 
 
 def _models(annotation: Any) -> tuple[type[BaseModel] | None, bool]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from hyperpod.config.block import check_health, parse_block
+from hyperpod.config.block import JudgeCheck, check_health, parse_block
 from hyperpod.config.checks import check_block, check_groups, check_local, check_request, draft_groups, notes_about
 from hyperpod.config.document import Document, read_document
 from hyperpod.config.ec2 import check_ec2, check_reservations_elsewhere
@@ -89,7 +89,7 @@ def load_spec(
     provisioning_parameters: Path | str | None = None,
     flags: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
-    health: Callable[[Mapping[str, Any]], object] | None = None,
+    health: JudgeCheck | None = None,
 ) -> Loaded:
     """Load and check a specification, completely and before anything is made.
 
@@ -99,7 +99,7 @@ def load_spec(
         provisioning_parameters: that file; by default the one beside the spec, if there is one.
         flags: settings given by flags, by path (``Hyperpod.Provider``, ``InstanceGroups[1].InstanceCount``).
         env: the environment; ``HYPERPOD_RESUME_MAX_ATTEMPTS`` sets ``Hyperpod.Resume.MaxAttempts``.
-        health: judges settings of health checks (check to settings) and raises ConfigError for bad ones.
+        health: returns the mistakes in what is said of one health check, by its name and settings.
     Returns:
         The spec with the origin of every value.
     Raises:
@@ -137,7 +137,7 @@ class _Loading:
         validate: RequestValidator,
         flags: Mapping[str, Any],
         env: Mapping[str, str],
-        health: Callable[[Mapping[str, Any]], object] | None,
+        health: JudgeCheck | None,
     ) -> Loaded:
         self._report(self.document.problems)
         if self.parameters is not None:

@@ -109,7 +109,7 @@ def _parse_line(number: int, text: str) -> Line | tuple[str, str]:
         raise ValueError("not of the form: hosts || check arguments")
     if not target or not rest:
         raise ValueError("hosts or check are missing")
-    matches(target, "")
+    _check_hosts(target)
     assignment = _ASSIGNMENT.match(rest)
     if assignment:
         return assignment["name"], assignment["value"].strip().strip("\"'")
@@ -125,16 +125,45 @@ def _parse_line(number: int, text: str) -> Line | tuple[str, str]:
     return Line(number, target, words[0], tuple(words[1:]), text)
 
 
+_HOSTS = "hosts are *, a glob, /regex/ or {node-[1-8],other}, each with ! before it for all others"
+
+
+def _check_hosts(target: str) -> None:
+    """Refuse hosts that no node could match as they were meant.
+
+    Raises:
+        ValueError: with the reason, and what is allowed.
+    """
+    plain = target.lstrip("! ")
+    why = ""
+    try:
+        matches(target, "")
+    except ValueError as error:
+        why = str(error)
+    if not why and plain[:1] not in ("/", "{"):
+        if "," in plain:
+            why = f"{plain}: a list of nodes stands in braces"
+        elif re.search(r"\[[^\]]*(?:\d{2,}-|-\d{2,})[^\]]*\]", plain):
+            why = f"{plain}: outside of braces [...] is one character, so that is no range of numbers"
+        elif plain.count("[") != plain.count("]"):
+            why = f"{plain}: brackets do not match"
+    if why:
+        raise ValueError(f"{why}; {_HOSTS}")
+
+
+_NO_SHELL = "lines are plain words; an executable in /etc/hyperpod/checks.d can do it"
+
+
 def _shell_in(text: str) -> str:
     """Say which work for a shell a check holds; empty when it is plain words."""
     text = re.sub(r"\\.", "", text)
     outside_single = re.sub(r"'[^']*'", "''", text)
     if re.search(r"`|\$[A-Za-z_{(]", outside_single):
-        return "it needs a shell (a variable or a command within)"
+        return f"it needs a shell (a variable or a command within); {_NO_SHELL}"
     outside = re.sub(r'"[^"]*"', '""', outside_single)
     outside = re.sub(r"\s#.*", "", outside)
     if re.search(r"[;|<>&()]", outside):
-        return "it needs a shell (a pipe, a redirection or several commands)"
+        return f"it needs a shell (a pipe, a redirection or several commands); {_NO_SHELL}"
     return ""
 
 
@@ -156,7 +185,10 @@ def matches(pattern: str, text: str) -> bool:
     if pattern.startswith("{"):
         if not pattern.endswith("}"):
             raise ValueError(f"{pattern}: the closing brace is missing")
-        return any(_in_range(part.strip(), text) for part in pattern[1:-1].split(","))
+        if re.search(r"\[[^\]]*,", pattern):
+            raise ValueError(f"{pattern}: a comma stands between nodes, not within brackets")
+        # Each part is looked at, or a mistake behind one that matches would stay unseen.
+        return any([_in_range(part.strip(), text) for part in pattern[1:-1].split(",")])
     if not pattern:
         raise ValueError("an empty match string")
     return fnmatch.fnmatchcase(text, pattern)
@@ -189,6 +221,8 @@ def _in_range(part: str, text: str) -> bool:
             raise ValueError(f"{part}: only one range of numbers with a dash is understood in a list of nodes")
         return part == text
     before, after = match["before"], match["after"]
+    if int(match["low"]) > int(match["high"]):
+        raise ValueError(f"{part}: the range ends before it begins")
     if not (text.startswith(before) and text.endswith(after) and len(text) > len(before) + len(after)):
         return False
     number = text[len(before) : len(text) - len(after)]
@@ -211,10 +245,21 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no size such as 128MB")
+        raise ValueError(f"{text!r} is no size such as 128MB or 2GB")
     is_bytes = not match["unit"] and match["b"]
     power = 0 if is_bytes else _UNITS[match["unit"].lower()]
     return int(float(match["number"]) * 1024**power)
+
+
+def parse_number(text: str, what: str, *, is_whole: bool = False) -> float:
+    """Return a number that is not negative.
+
+    Raises:
+        ValueError: if it is none, naming what it was to be.
+    """
+    if not re.fullmatch(r"\d{1,12}" if is_whole else r"\d{1,12}(?:\.\d*)?|\.\d+", text, re.ASCII):
+        raise ValueError(f"{text!r} is no {what}")
+    return float(text)
 
 
 @dataclass(frozen=True)

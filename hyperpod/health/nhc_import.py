@@ -48,19 +48,19 @@ def _place(line: Line, result: Imported) -> None:
     if line.check in COVERED:
         result.covered.append(Trouble(line.number, line.text, COVERED[line.check]))
         return
+    if line.check in NOT_NEEDED:
+        result.left_out.append(Trouble(line.number, line.text, NOT_NEEDED[line.check]))
+        return
     service = _plain_service(line)
     if service in _OURS:
         result.covered.append(Trouble(line.number, line.text, "the check service looks for it"))
         return
     try:
-        is_known = prepare(line) is not None
+        prepare(line)
     except ValueError as error:
         result.left_out.append(Trouble(line.number, line.text, str(error)))
         return
-    if not is_known:
-        why = NOT_NEEDED.get(line.check, "no such check; an executable in /etc/hyperpod/checks.d can do it")
-        result.left_out.append(Trouble(line.number, line.text, why))
-    elif service and service not in result.services:
+    if service and service not in result.services:
         result.services.append(service)
     elif not service:
         result.lines.append(line)

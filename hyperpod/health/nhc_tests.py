@@ -7,13 +7,26 @@ at the machine each time. A test answers with a sentence about what is wrong, or
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from hyperpod.errors import CommandError, CommandTimeout
 from hyperpod.health.check import Ports
-from hyperpod.health.nhc import Amount, Line, matches, options, parse_amount, parse_count, parse_size
+from hyperpod.health.nhc import (
+    COVERED,
+    NOT_NEEDED,
+    Amount,
+    Line,
+    matches,
+    options,
+    parse_amount,
+    parse_conf,
+    parse_count,
+    parse_number,
+    parse_size,
+)
 from hyperpod.ports.host import DiskUsage, FileKind, FileStat
 
 Test = Callable[[Ports], str]
@@ -28,14 +41,53 @@ class CannotTell(Exception):
     """The test could not look."""
 
 
-def prepare(line: Line) -> Test | None:
-    """Return the test of a line; None when there is none for such a check.
+def prepare(line: Line) -> Test:
+    """Return the test of a line.
 
     Raises:
-        ValueError: if its arguments are not understood.
+        ValueError: if there is no such check, with the nearest or what to do instead; if its arguments are not
+            understood, with what it takes.
     """
     maker = MAKERS.get(line.check)
-    return None if maker is None else maker(line.arguments)
+    if maker is None:
+        why = NOT_NEEDED.get(line.check)
+        raise ValueError(f"{line.check} is not made here: {why}" if why else _no_such_check(line.check))
+    try:
+        return maker(line.arguments)
+    except ValueError as error:
+        raise ValueError(f"{error}; {line.check} takes {TAKES[line.check]}") from error
+
+
+def _no_such_check(name: str) -> str:
+    # The first word is the same in all names, and would make them look alike.
+    known = {one.removeprefix("check_"): one for one in (*MAKERS, *COVERED, *NOT_NEEDED)}
+    near = difflib.get_close_matches(name.lower().removeprefix("check_"), known, n=1, cutoff=0.7)
+    if near:
+        return f"there is no check {name}; did you mean {known[near[0]]}?"
+    return f"there is no check {name}; an executable in /etc/hyperpod/checks.d can do it"
+
+
+def wrong_lines(lines: Sequence[str]) -> list[tuple[int, str]]:
+    """Return the mistakes in lines of a specification, as a node would meet them: the index of each, and why.
+
+    What our own checks cover is no mistake; a setting of NHC's own does nothing here, so it is one.
+    """
+    # A line break in a text makes two lines of it, as on the node.
+    index_of = [index for index, text in enumerate(lines) for _ in (text + "\n").splitlines()]
+    conf = parse_conf("\n".join(lines))
+    found = [(index_of[trouble.number - 1], trouble.why) for trouble in conf.troubles]
+    for line in conf.lines:
+        if line.check in COVERED:
+            continue
+        try:
+            prepare(line)
+        except ValueError as error:
+            found.append((index_of[line.number - 1], str(error)))
+    for index, text in enumerate(lines):
+        for name in parse_conf(text).variables:
+            does = "write Mode: observe beside Settings" if name == "MARK_OFFLINE" else "leave it out"
+            found.append((index, f"{name} is a setting of NHC and does nothing here; {does}"))
+    return sorted(found)
 
 
 def is_warning(line: Line) -> bool:
@@ -197,8 +249,8 @@ def _test_fs(place: str, is_all: bool, judge: Judge, ports: Ports) -> str:
 
 def _numbers(arguments: Sequence[str], least: int, most: int) -> list[int]:
     if not least <= len(arguments) <= most:
-        raise ValueError(f"it needs {least} to {most} numbers")
-    return [int(text) if text else 0 for text in arguments]
+        raise ValueError(f"it needs {least} to {most} numbers, not {len(arguments)}")
+    return [int(parse_number(text, "whole number", is_whole=True)) if text else 0 for text in arguments]
 
 
 def _cpuinfo(arguments: Sequence[str]) -> Test:
@@ -294,7 +346,7 @@ def _ib(arguments: Sequence[str]) -> Test:
     if not 1 <= len(arguments) <= 2:
         raise ValueError("it needs a rate in Gb/s")
     device, _, port = arguments[1].partition(":") if len(arguments) > 1 else ("", "", "")
-    return partial(_test_ib, float(arguments[0]), device, port)
+    return partial(_test_ib, parse_number(arguments[0], "rate in Gb/s"), device, port)
 
 
 def _test_ib(rate: float, device: str, port: str, ports: Ports) -> str:
@@ -322,7 +374,7 @@ def _test_ib(rate: float, device: str, port: str, ports: Ports) -> str:
 def _loadavg(arguments: Sequence[str]) -> Test:
     if not 1 <= len(arguments) <= 3:
         raise ValueError("it needs one to three limits")
-    return partial(_test_loadavg, [float(text) if text else 0.0 for text in arguments])
+    return partial(_test_loadavg, [parse_number(text, "load") if text else 0.0 for text in arguments])
 
 
 def _test_loadavg(limits: list[float], ports: Ports) -> str:
@@ -384,26 +436,30 @@ def _command(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str],
         words = found["e"][-1].split()
     if not words:
         raise ValueError("it names no command")
-    seconds = float(found["t"][-1]) if "t" in found else COMMAND_S
+    seconds = parse_number(found["t"][-1], "number of seconds") if "t" in found else COMMAND_S
     if not 0 < seconds <= _MOST_COMMAND_S:
         raise ValueError(f"-t must be more than 0 and at most {_MOST_COMMAND_S:g} s")
     for pattern in found.get("m", ()):
         matches(pattern, "")
     if "r" in found:
-        int(found["r"][-1])
+        _status(found)
     return found, words, seconds
+
+
+def _status(found: Mapping[str, list[str]]) -> int:
+    return int(parse_number(found["r"][-1], "exit status", is_whole=True))
 
 
 def _cmd_status(arguments: Sequence[str]) -> Test:
     found, words, seconds = _command(arguments)
     if "r" not in found:
         raise ValueError("-r with the exit status is missing")
-    return partial(_test_command, words, seconds, int(found["r"][-1]), ())
+    return partial(_test_command, words, seconds, _status(found), ())
 
 
 def _cmd_output(arguments: Sequence[str]) -> Test:
     found, words, seconds = _command(arguments)
-    status = int(found["r"][-1]) if "r" in found else None
+    status = _status(found) if "r" in found else None
     return partial(_test_command, words, seconds, status, tuple(found.get("m", ())))
 
 
@@ -460,8 +516,10 @@ def _socket(arguments: Sequence[str]) -> Test:
     if found.get("p", ["tcp"])[-1] not in ("tcp", "tcp6") or found.get("s", ["LISTEN"])[-1].upper() != "LISTEN":
         raise ValueError("only a listening TCP port (-p tcp -s LISTEN -l address:port) is looked for")
     port = found.get("l", [""])[-1].rpartition(":")[2]
-    if not port.isdigit():
+    if not port:
         raise ValueError("-l with a port is missing")
+    if not 1 <= parse_number(port, "port", is_whole=True) <= 65_535:
+        raise ValueError(f"{port} is no port from 1 to 65535")
     return partial(_test_socket, int(port))
 
 
@@ -614,3 +672,38 @@ MAKERS: Mapping[str, Callable[[Sequence[str]], Test]] = {
     "check_dmi_raw_data_match": _dmi_raw,
 }
 """The checks of NHC that we can make ourselves."""
+
+_MOUNT = "[-0] [-t TYPE] [-s SOURCE] [-o OPTIONS] -f MOUNT_POINT"
+_LIMIT = "MOUNT_POINT and 5% or 128MB"
+_INODES = "MOUNT_POINT and 5% or 1k"
+_RANGE = "MOUNT_POINT LEAST [MOST]"
+_SIZES = "LEAST [MOST] [FUDGE], as 256GB 256GB 3%"
+
+TAKES: Mapping[str, str] = {
+    "check_fs_mount": _MOUNT,
+    "check_fs_mount_rw": _MOUNT,
+    "check_fs_mount_ro": _MOUNT,
+    **{f"check_fs_{kind}": _LIMIT for kind in ("free", "used")},
+    **{f"check_fs_{kind}": _INODES for kind in ("ifree", "iused")},
+    **{f"check_fs_{kind}": _RANGE for kind in ("size", "inodes")},
+    **{f"check_all_fs_{kind}": _LIMIT.replace("MOUNT_POINT", "FS_TYPE") for kind in ("free", "used")},
+    **{f"check_all_fs_{kind}": _INODES.replace("MOUNT_POINT", "FS_TYPE") for kind in ("ifree", "iused")},
+    **{f"check_all_fs_{kind}": _RANGE.replace("MOUNT_POINT", "FS_TYPE") for kind in ("size", "inodes")},
+    "check_hw_cpuinfo": "[SOCKETS] [CORES] [THREADS]",
+    **{f"check_hw_{kind}": _SIZES for kind in ("physmem", "swap", "mem")},
+    **{f"check_hw_{kind}_free": "a least size, as 1GB" for kind in ("physmem", "swap", "mem")},
+    "check_hw_eth": "the name of an interface",
+    "check_hw_gm": "the name of an interface",
+    "check_hw_ib": "RATE_IN_GBIT_S [DEVICE[:PORT]]",
+    "check_ps_service": "[-0] [-u OWNER] [-d PROGRAM] [-m MATCH] SERVICE",
+    "check_ps_daemon": "PROGRAM [OWNER]",
+    "check_ps_loadavg": "LIMIT [LIMIT] [LIMIT], for 1, 5 and 15 minutes",
+    "check_file_test": "tests as in bash (-f -d -s -r -x ...) and files",
+    "check_cmd_status": "[-t SECONDS] -r STATUS COMMAND",
+    "check_cmd_output": "[-t SECONDS] [-r STATUS] -m MATCH COMMAND",
+    "check_net_ping": "[-c COUNT] [-w SECONDS] TARGET",
+    "check_net_socket": "-p tcp -s LISTEN -l ADDRESS:PORT",
+    "check_dmi_data_match": "[-t SECTION] [!] MATCH",
+    "check_dmi_raw_data_match": "MATCH",
+}
+"""What each of them takes, for people who have written something else."""

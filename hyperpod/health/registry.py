@@ -8,16 +8,16 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from hyperpod.core.finding import Severity
 from hyperpod.core.node import Role
 from hyperpod.core.policy import Mode
 from hyperpod.errors import ConfigError
 from hyperpod.health.check import EVERYWHERE, WORKERS, About, Check, Damping, Settings
-from hyperpod.health.checks import group, kernel_log
+from hyperpod.health.checks import group, kernel_log, nhc
 from hyperpod.health.checks.clock_sync import ClockSyncCheck
 from hyperpod.health.checks.container_runtime import ContainerRuntimeCheck
 from hyperpod.health.checks.cpu import CpuCheck
@@ -58,6 +58,7 @@ from hyperpod.health.checks.service import ServiceCheck
 from hyperpod.health.checks.shared_fs import SharedFsCheck
 from hyperpod.health.checks.slurm_view import SlurmViewCheck
 from hyperpod.health.elsewhere import ELSEWHERE, Place
+from hyperpod.health.nhc_tests import wrong_lines
 from hyperpod.health.runner import CHECK_FAILED, CHECK_HANGS
 
 CHECKS: Mapping[str, Callable[..., Any]] = {
@@ -245,6 +246,63 @@ def _elsewhere(name: str, values: Mapping[str, Any], default: Mode) -> Settings:
     return Settings(mode)
 
 
+class Complaint(NamedTuple):
+    """One mistake in a check's part of a configuration: the keys that lead to it, and a sentence."""
+
+    keys: tuple[str | int, ...]
+    text: str
+
+
+def complaints(name: str, values: Mapping[str, Any]) -> list[Complaint]:
+    """Return every mistake in what a specification says of one check.
+
+    The same rules as the agent's: each word is read alone, so that one mistake does not hide another. Beyond that,
+    lines of an nhc.conf are understood here already, which the agent only does when it runs the check.
+    """
+    found = []
+    for keys, piece in _pieces(values):
+        try:
+            _read_one(name, piece)
+        except ConfigError as error:
+            text = error.message.partition(": ")[2]
+            found.append(Complaint(keys, text.removeprefix(f"{keys[-1]} ") if keys else text))
+            if name not in names() and not name.startswith(_USERS):
+                # Of a check that does not exist nothing else can be said.
+                return [Complaint((), text)]
+    return found + _nhc_complaints(values) if name == nhc.NAME and not found else found
+
+
+def _nhc_complaints(values: Mapping[str, Any]) -> list[Complaint]:
+    found = [Complaint(("lines", index), why) for index, why in wrong_lines(values.get("lines") or ())]
+    file = values.get("file") or "/"
+    if not file.startswith("/"):
+        found.append(Complaint(("file",), f"must be the absolute path of a file on the nodes, got {file!r}"))
+    return found
+
+
+def _pieces(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield each word with the keys that lead to it."""
+    if not values:
+        yield (), {}
+    for key, value in values.items():
+        if key == "overrides":
+            for code, word in value.items():
+                yield (key, str(code)), {key: {code: word}}
+        else:
+            yield (key,), {key: value}
+
+
+def _read_one(name: str, values: Mapping[str, Any]) -> None:
+    own = parse_settings({name: values})[name]
+    if name == group.NAME:
+        group_limits(own)
+    elif name == kernel_log.NAME:
+        kernel_limits(own)
+    elif name in CHECKS:
+        build_check(name, own)
+
+
+_USERS = "user."
 _USERS_LIMITS = {"interval_s": (1.0, 86_400.0), "deadline_s": (0.1, 600.0)}
 
 
@@ -358,6 +416,19 @@ def group_limits(own: Settings) -> group.Limits:
         return group.Limits.from_dict(own.values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"health.{group.NAME}: {error}") from error
+
+
+def kernel_limits(own: Settings) -> dict[str, Any]:
+    """Return the settings of the kernel log, by their names.
+
+    Raises:
+        ConfigError: if a limit does not fit.
+    """
+    defaults = {row.name: row.default for row in setting_rows(kernel_log.NAME)}
+    try:
+        return {key: _value(key, value, defaults[key]) for key, value in own.values.items()}
+    except ValueError as error:
+        raise ConfigError(f"health.{kernel_log.NAME}: {error}") from error
 
 
 def roles(name: str) -> frozenset[Role]:

@@ -461,7 +461,51 @@ def test_a_group_name_that_makes_host_names_too_long_is_refused(mistakes: Mistak
 )
 def test_a_bad_setting_of_a_health_check_is_named(checks: str, expected: str, mistakes: Mistakes) -> None:
     text = LOCAL + f"  Health: {{Checks: {checks}}}\n"
-    assert mistakes(text, health=registry.parse_settings) == [f"cluster.yaml:12: at Hyperpod.Health.Checks{expected}"]
+    assert mistakes(text, health=registry.complaints) == [f"cluster.yaml:12: at Hyperpod.Health.Checks{expected}"]
+
+
+NHC = """\
+  Health:
+    Checks:
+      nhc:
+        Settings:
+          lines:
+            - "* || check_fs_free / 5%"
+            - "{worker-[9-1]} || check_fs_free / 5%"
+            - "* || check_fs_fre / 5%"
+    Groups:
+      worker:
+        Checks:
+          nhc:
+            Settings:
+              lines: ["* || check_hw_cpuinfo two"]
+"""
+
+
+def test_a_bad_line_of_an_nhc_conf_is_named_with_its_own_line(mistakes: Mistakes) -> None:
+    lines = mistakes(LOCAL + NHC, health=registry.complaints)
+    at = "at Hyperpod.Health.Checks.nhc.Settings.lines"
+    assert len(lines) == 3
+    assert lines[0].startswith(f"cluster.yaml:18: {at}[1]: worker-[9-1]: the range ends before it begins; hosts are *,")
+    assert lines[1] == f"cluster.yaml:19: {at}[2]: there is no check check_fs_fre; did you mean check_fs_free?"
+    assert lines[2] == (
+        "cluster.yaml:25: at Hyperpod.Health.Groups.worker.Checks.nhc.Settings.lines[0]: 'two' is no whole number; "
+        "check_hw_cpuinfo takes [SOCKETS] [CORES] [THREADS]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ('{lines: "* || check_hw_eth e"}', ".lines: must be a list, got '* || check_hw_eth e'"),
+        ("{lines: [5]}", ".lines: must be a list of texts, got [5]"),
+        ("{file: nhc.conf}", ".file: must be the absolute path of a file on the nodes, got 'nhc.conf'"),
+    ],
+)
+def test_what_is_no_list_of_lines_and_no_file_is_named(settings: str, expected: str, mistakes: Mistakes) -> None:
+    text = LOCAL + f"  Health: {{Checks: {{nhc: {{Settings: {settings}}}}}}}\n"
+    (line,) = mistakes(text, health=registry.complaints)
+    assert line == f"cluster.yaml:12: at Hyperpod.Health.Checks.nhc.Settings{expected}"
 
 
 @pytest.mark.parametrize(
@@ -474,4 +518,4 @@ def test_a_bad_setting_of_a_health_check_is_named(checks: str, expected: str, mi
 )
 def test_a_bad_health_policy_of_a_group_is_named(groups: str, expected: str, mistakes: Mistakes) -> None:
     text = LOCAL + f"  Health: {{Groups: {groups}}}\n"
-    assert mistakes(text, health=registry.parse_settings) == [f"cluster.yaml:12: at Hyperpod.Health.Groups{expected}"]
+    assert mistakes(text, health=registry.complaints) == [f"cluster.yaml:12: at Hyperpod.Health.Groups{expected}"]

@@ -30,7 +30,7 @@ SPECS = sorted(
 
 def load(name: str, **options: Any) -> Loaded:
     """Load an example as the commands do, with no environment."""
-    return load_spec(CONFIGS / name, validate=validate_create_cluster, health=registry.parse_settings, **options)
+    return load_spec(CONFIGS / name, validate=validate_create_cluster, health=registry.complaints, **options)
 
 
 def test_there_are_examples_for_the_laptop_for_aws_and_for_policies() -> None:

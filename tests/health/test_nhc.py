@@ -14,9 +14,9 @@ from hyperpod.errors import CommandTimeout
 from hyperpod.health import registry
 from hyperpod.health.check import Facts, Ports
 from hyperpod.health.checks.nhc import NhcCheck
-from hyperpod.health.nhc import COVERED, NOT_NEEDED, matches, parse_conf, parse_count, parse_size
+from hyperpod.health.nhc import _HOSTS, COVERED, NOT_NEEDED, matches, parse_conf, parse_count, parse_size
 from hyperpod.health.nhc_import import import_conf, render_block
-from hyperpod.health.nhc_tests import MAKERS, CannotTell, dmi_lines, prepare
+from hyperpod.health.nhc_tests import MAKERS, TAKES, CannotTell, dmi_lines, prepare, wrong_lines
 from hyperpod.ports.host import DiskUsage, FileKind, FileStat, Mount, Process
 from tests.fakes.host import FakeHost, FakeMunge
 
@@ -95,6 +95,33 @@ def test_lines_that_are_not_understood_say_why(line: str, why: str) -> None:
     conf = parse_conf(line)
     assert not conf.lines
     assert why in conf.troubles[0].why
+
+
+@pytest.mark.parametrize(
+    ("hosts", "why"),
+    [
+        ("{worker-[1,3]}", "{worker-[1,3]}: a comma stands between nodes, not within brackets"),
+        ("{worker-1,n[1-3]x[4-5]}", "only one range"),
+        ("{worker-[9-1]}", "worker-[9-1]: the range ends before it begins"),
+        ("{,worker-[9-1]}", "the range ends before it begins"),
+        ("{worker-[1-3]", "the closing brace is missing"),
+        ("worker-[1-12]", "outside of braces [...] is one character"),
+        ("!worker-[01-12]", "outside of braces [...] is one character"),
+        ("worker-1,worker-2", "a list of nodes stands in braces"),
+        ("worker-[1-9", "brackets do not match"),
+        ("/worker-(/", "/worker-(/: "),
+    ],
+)
+def test_hosts_that_no_node_could_match_as_they_were_meant_are_refused(hosts: str, why: str) -> None:
+    conf = parse_conf(f"{hosts} || check_hw_eth eth0")
+    assert not conf.lines
+    assert why in conf.troubles[0].why
+    assert conf.troubles[0].why.endswith(_HOSTS)
+
+
+@pytest.mark.parametrize("hosts", ["*", "n[0-4]*", "n0[[:digit:]]", "!{n03,n0[7-9]}", "/^n(1|2),?$/", "worker-[1-9]"])
+def test_hosts_that_nhc_knows_are_taken(hosts: str) -> None:
+    assert not parse_conf(f"{hosts} || check_hw_eth eth0").troubles
 
 
 def test_quoted_signs_of_a_shell_are_plain_text() -> None:
@@ -359,9 +386,7 @@ def lines(text: str) -> list[str]:
 
 def outcome(ports: Ports, check: str) -> str:
     (line,) = parse_conf(f"* || {check}").lines
-    test = prepare(line)
-    assert test is not None, check
-    return test(ports)
+    return prepare(line)(ports)
 
 
 @pytest.mark.parametrize("check", lines(GOOD))
@@ -386,6 +411,61 @@ def test_arguments_that_are_not_understood_are_refused_when_the_line_is_read(che
     (line,) = parse_conf(f"* || {check}").lines
     with pytest.raises(ValueError):
         prepare(line)
+
+
+@pytest.mark.parametrize(
+    ("check", "why"),
+    [
+        ("check_fs_fre / 5%", "there is no check check_fs_fre; did you mean check_fs_free?"),
+        ("CHECK_FS_FREE / 5%", "did you mean check_fs_free?"),
+        ("check_nv_healthmo", "did you mean check_nv_healthmon?"),
+        ("check_coffee", "there is no check check_coffee; an executable in /etc/hyperpod/checks.d can do it"),
+        ("check_ps_cpu 50%", "check_ps_cpu is not made here: an executable"),
+        ("check_fs_free / 5x", "'5x' is no size such as 128MB or 2GB; check_fs_free takes MOUNT_POINT and 5%"),
+        ("check_fs_free / 500%", "'500%' is no share from 0 to 100 %"),
+        ("check_hw_cpuinfo two", "'two' is no whole number; check_hw_cpuinfo takes [SOCKETS]"),
+        ("check_hw_cpuinfo 1 2 3 4", "it needs 0 to 3 numbers, not 4"),
+        ("check_hw_ib fast", "'fast' is no rate in Gb/s; check_hw_ib takes RATE_IN_GBIT_S"),
+        ("check_ps_loadavg nan", "'nan' is no load; check_ps_loadavg takes LIMIT"),
+        ("check_ps_loadavg 1e400", "'1e400' is no load"),
+        ("check_cmd_status -r x true", "'x' is no exit status; check_cmd_status takes"),
+        ("check_cmd_output -t soon -m x true", "'soon' is no number of seconds"),
+        ("check_cmd_output -Z true", "the option -Z is not understood; check_cmd_output takes"),
+        ("check_net_socket -l :ssh", "'ssh' is no port; check_net_socket takes -p tcp"),
+        ("check_net_socket -l :70000", "70000 is no port from 1 to 65535"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said_with_what_is_allowed(check: str, why: str) -> None:
+    ((index, told),) = wrong_lines(["* || check_hw_eth eth0", f"* || {check}"])
+    assert index == 1
+    assert why in told
+
+
+def test_the_specification_is_judged_by_the_nodes_own_parser() -> None:
+    bad = [f"* || {check}" for check in lines(REFUSED)]
+    assert [index for index, _ in wrong_lines(bad)] == list(range(len(bad)))
+    good = [f"* || {line}" for line in lines(GOOD)] + ["# a comment", "", "* || check_nv_healthmon"]
+    assert wrong_lines(good) == []
+    host = FakeHost()
+    # One at a time: the node tells the first, and how many there are.
+    for line in bad:
+        check = NhcCheck(lines=(line,))
+        (finding,) = check.run(Ports(host, FakeMunge(), Facts(host.now(), 1.0, "worker-1"))).findings
+        ((_, why),) = wrong_lines([line])
+        assert finding.code == "NhcIgnored"
+        assert why[:60] in finding.message
+
+
+def test_the_line_that_is_named_is_the_right_one_whatever_the_texts_hold() -> None:
+    texts = ["* || check_hw_eth \\", "  eth0", "* || check_hw_eth a\n* || bad\n", "", "nothing", "* || MARK_OFFLINE=0"]
+    assert [index for index, _ in wrong_lines(texts)] == [2, 4, 5]
+    assert "write Mode: observe beside Settings" in wrong_lines(texts)[-1][1]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_check_that_we_make_says_what_it_takes(name: str) -> None:
+    assert TAKES[name]
+    assert set(TAKES) == set(MAKERS)
 
 
 @pytest.mark.parametrize("name", MAKERS)

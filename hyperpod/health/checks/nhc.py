@@ -8,7 +8,7 @@ from typing import ClassVar
 from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, unknown, warn
-from hyperpod.health.nhc import COVERED, NOT_NEEDED, Line, matches, parse_conf
+from hyperpod.health.nhc import COVERED, Line, matches, parse_conf
 from hyperpod.health.nhc_tests import CannotTell, Test, is_warning, prepare
 from hyperpod.health.users import why_refused
 
@@ -78,19 +78,15 @@ class NhcCheck:
         if self._read == (text, node):
             return
         conf = parse_conf(text)
-        tests, ignored = [], [f"{trouble.text[:60]} ({trouble.why})" for trouble in conf.troubles]
+        tests: list[tuple[Line, Test]] = []
+        ignored = [f"{trouble.text[:60]} ({trouble.why})" for trouble in conf.troubles]
         for line in conf.lines:
             if not matches(line.target, node) or line.check in COVERED:
                 continue
             try:
-                test = prepare(line)
+                tests.append((line, prepare(line)))
             except ValueError as error:
                 ignored.append(f"{line.text[:60]} ({error})")
-                continue
-            if test is None:
-                ignored.append(f"{line.text[:60]} ({NOT_NEEDED.get(line.check, 'no such check')})")
-            else:
-                tests.append((line, test))
         self._read, self._tests, self._ignored = (text, node), tuple(tests), tuple(ignored)
 
     def _ignored_finding(self) -> Finding:
