@@ -27,6 +27,7 @@ from hyperpod.health.nhc import (
     parse_number,
     parse_size,
 )
+from hyperpod.health.why_not_run import plain_error
 from hyperpod.ports.host import DiskUsage, FileKind, FileStat
 
 Test = Callable[[Ports], str]
@@ -485,7 +486,8 @@ def _run(ports: Ports, words: Sequence[str], seconds: float) -> tuple[int, str]:
     except CommandTimeout as error:
         raise CannotTell(f"{words[0]} did not end within {seconds:g} s") from error
     except CommandError as error:
-        raise CannotTell(f"{words[0]} cannot be run: {error.stderr_tail.strip()[:100] or error}") from error
+        why = plain_error(error.stderr_tail)[:100] or str(error)
+        raise CannotTell(f"{words[0]} cannot be run: {why}") from error
     return done.code, done.stdout
 
 

@@ -18,6 +18,7 @@ from hyperpod.core.node import Role
 from hyperpod.core.policy import Mode
 from hyperpod.errors import CommandError, CommandTimeout
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Check, Damping, Ports, Result, Settings
+from hyperpod.health.why_not_run import why_broken, why_env_failed, why_not_started
 from hyperpod.ports.host import FileKind, Host
 
 FOLDER = "/etc/hyperpod/checks.d"
@@ -36,6 +37,9 @@ _NO_CHECK = re.compile(r"^\.|~$|\.(?:conf|bak|old|orig|swp|md|txt|dpkg-\w+|rpm\w
 _HEADER = re.compile(r"^#\s*hyperpod:\s*(?P<words>.+)$", re.MULTILINE)
 _CODE = re.compile(r"[A-Z][A-Za-z0-9]{1,59}")
 _MOST_FINDINGS = 20
+_NOT_STARTED = (126, 127)
+"""Exit codes of a program that could not be started."""
+
 _MOST_TEXT = 300
 _LIMITS = {"interval": (1.0, 86_400.0), "deadline": (0.1, 600.0)}
 
@@ -47,7 +51,8 @@ ABOUT = About(
     does="As the check says: FATAL drains the node unless action names more. Every other exit code is UNKNOWN.",
     codes={
         FAILED: "The check ended with 1 or 2.",
-        UNKNOWN: "The check ended with 3, with another code, did not end in time, or its output is not understood.",
+        UNKNOWN: "The check ended with 3 or another code, did not end in time, cannot be started, its own program "
+        "failed, or its output is not understood.",
         REFUSED: "The file could be changed by others than root, or its name or header is wrong; it does not run.",
         NOT_LOADED: "The check of a Python package could not be loaded (UNKNOWN).",
         IGNORED: "The file is not executable, so it does not run (WARN).",
@@ -80,10 +85,30 @@ class UserCheck:
         try:
             done = ports.host.run_apart([self.path], limit_s)
         except CommandTimeout:
-            return _unknown(self.name, f"{self.path} did not end within {limit_s:g} s")
+            return _unknown(self.name, _hangs(self.path, limit_s))
         except CommandError as error:
-            return _unknown(self.name, f"{self.path}: {error.stderr_tail.strip() or error}")
-        return parse_answer(self.name, done.code, done.stdout, done.stderr)
+            said = error.stderr_tail.strip() or str(error)
+            why = why_not_started(ports.host, self.path, said) if error.code in _NOT_STARTED else f"{self.path}: {said}"
+            return _unknown(self.name, why)
+        why = why_broken(self.path, done.code, done.stdout, done.stderr)
+        if not why and done.code in _NOT_STARTED:
+            why = _why_env_failed(ports.host, self.path, done.code, done.stderr)
+        return _unknown(self.name, why) if why else parse_answer(self.name, done.code, done.stdout, done.stderr)
+
+
+def _hangs(path: str, limit_s: float) -> str:
+    return (
+        f"{path} did not end within {limit_s:g} s and was killed: it hangs, or what it has started keeps its output "
+        f"open; give it longer with '# hyperpod: deadline={max(10, round(limit_s * 3))}' if it needs that"
+    )
+
+
+def _why_env_failed(host: Host, path: str, code: int, errors: str) -> str:
+    try:
+        why = why_env_failed(code, host.read_text(path, 512), errors)
+    except OSError:
+        return ""
+    return f"{path}: {why}" if why else ""
 
 
 @dataclass(frozen=True)
@@ -111,8 +136,11 @@ def find_user_checks(host: Host, policy: Mapping[str, Settings], folder: str = F
     """
     try:
         entries = host.list_dir(folder)
-    except OSError:
+    except FileNotFoundError:
         return Found()
+    except OSError as error:
+        why = f"{folder} cannot be listed, so none of its checks runs: {error.strerror or error}"
+        return Found(findings=(Finding("user", REFUSED, Severity.WARN, why, device=folder),))
     why = why_refused(host, folder, is_folder=True)
     if why:
         return Found(findings=(Finding("user", REFUSED, Severity.WARN, why, device=folder),))
@@ -124,9 +152,10 @@ def find_user_checks(host: Host, policy: Mapping[str, Settings], folder: str = F
         path = f"{folder}/{entry}"
         try:
             found, mode = _read_check(host, path, policy)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             code = IGNORED if isinstance(error, _NotExecutable) else REFUSED
-            findings.append(Finding("user", code, Severity.WARN, str(error)[:_MOST_TEXT], device=path))
+            text = f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+            findings.append(Finding("user", code, Severity.WARN, _clean(text), device=_clean(path)))
             continue
         if found.name in checks:
             text = f"{path}: there is another check named {found.name}"
@@ -147,10 +176,11 @@ def _read_check(host: Host, path: str, policy: Mapping[str, Settings]) -> tuple[
 
     Raises:
         ValueError: with the reason why it is none.
+        OSError: if it cannot be read.
     """
     name = _SUFFIX.sub("", path.rpartition("/")[2])
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{path}: a check's name has small letters, digits, '-' and '_', at most 40")
+        raise ValueError(f"{path}: a check's name has small letters, digits, '-' and '_', at most 40: rename it")
     why = why_refused(host, path)
     if why:
         raise ValueError(why)
@@ -190,11 +220,14 @@ def why_refused(host: Host, path: str, *, is_folder: bool = False) -> str:
         return f"{path} is a link; put the file itself there"
     wanted = FileKind.FOLDER if is_folder else FileKind.FILE
     if facts.kind is not wanted:
-        return f"{path} is no {wanted.value}"
+        is_kind = f"is a {facts.kind.value}, not a {wanted.value}"
+        return f"{path} {is_kind}: " + ("it holds no checks" if is_folder else "take it away")
+    use = "its checks do not run" if is_folder else "it is not used"
     if facts.uid != 0:
-        return f"{path} belongs to user {facts.uid}, not to root: it does not run"
+        return f"{path} belongs to user {facts.uid}, not to root, so {use}: chown root, after a look at it"
     if facts.mode & 0o022:
-        return f"{path} can be written by others than root (mode {facts.mode & 0o777:o}): it does not run"
+        mode = f"{facts.mode & 0o777:o}"
+        return f"{path} can be written by others than root (mode {mode}), so {use}: chmod go-w, after a look at it"
     return ""
 
 

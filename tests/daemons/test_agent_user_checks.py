@@ -202,3 +202,35 @@ def test_a_real_folder_of_checks_is_found_and_run(tmp_path: Path) -> None:
     ports = Ports(host, FakeMunge(), Facts(host.now(), 100.0, "worker-1"))
     (finding,) = check.run(ports).findings
     assert (finding.check, finding.message, found.observe_only) == ("user.fans", "fan 3 stands still", {"user.fans"})
+
+
+BY_MISTAKE = {
+    "interpreter": (b"#!/usr/bin/pyhton3\n", "its first line asks for /usr/bin/pyhton3, which does not exist"),
+    "env": (b"#!/usr/bin/env pyhton3\n", "its first line asks for pyhton3, which is not in PATH"),
+    "windows": (b"#!/bin/sh\r\nexit 0\r\n", "its lines end as on Windows"),
+    "bare": (b"exit 0\n", "its first line names no interpreter"),
+    "empty": (b"", "it is empty"),
+    "machine": (b"", "it is a program for machine type 4660, and this machine is"),
+    "shell": (b"#!/bin/sh\nif true\n", "the shell does not understand it: "),
+    "python": (f"#!{sys.executable}\nimport no_such_module\n".encode(), "its own program failed: ModuleNotFound"),
+    "hangs": (b"#!/bin/sh\n# hyperpod: deadline=0.5\nsleep 60\n", "did not end within 0.3 s and was killed"),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's files are checks")
+@pytest.mark.parametrize("case", BY_MISTAKE)
+def test_a_real_file_that_cannot_run_says_why(case: str, tmp_path: Path) -> None:
+    text, expected = BY_MISTAKE[case]
+    if case == "machine":
+        own = bytearray(Path(sys.executable).resolve().read_bytes()[:4096])
+        own[18:20] = (4660).to_bytes(2, "little" if own[5] == 1 else "big")
+        text = bytes(own)
+    path = tmp_path / case
+    path.write_bytes(text)
+    path.chmod(0o755)
+    host = LocalHost(Processes())
+    (check,) = find_user_checks(host, {}, str(tmp_path)).checks
+    (finding,) = check.run(Ports(host, FakeMunge(), Facts(host.now(), 100.0, "worker-1"))).findings
+    assert (finding.severity, finding.code) == (Severity.UNKNOWN, "UserCheckUnknown")
+    assert str(path) in finding.message
+    assert expected in finding.message

@@ -30,10 +30,11 @@ class FakeHost:
     disks: dict[str, DiskUsage | OSError] = field(default_factory=dict)
     mounted: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
+    options: dict[str, frozenset[str]] = field(default_factory=dict)
     writes: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     stats: dict[str, FileStat] = field(default_factory=dict)
-    ended: dict[str, tuple[int, str] | Exception] = field(default_factory=dict)
+    ended: dict[str, tuple[int, str] | Completed | Exception] = field(default_factory=dict)
     process_list: list[Process] = field(default_factory=list)
     environments: dict[int, dict[str, str]] = field(default_factory=dict)
     cpus: int = 4
@@ -103,7 +104,11 @@ class FakeHost:
         return found
 
     def mounts(self) -> Sequence[Mount]:
-        return [Mount(self.sources.get(path, "server"), path, "nfs4", frozenset({"rw"})) for path in self.mounted]
+        usual = frozenset({"rw"})
+        return [
+            Mount(self.sources.get(path, "server"), path, "nfs4", self.options.get(path, usual))
+            for path in self.mounted
+        ]
 
     def try_write(self, folder: str, token: str, timeout_s: float) -> None:
         self.calls.append(("try_write", folder, token))
@@ -131,7 +136,7 @@ class FakeHost:
             raise CommandError(argv, 127, "No such file or directory")
         if isinstance(outcome, Exception):
             raise outcome
-        return Completed(outcome[1], "", outcome[0])
+        return outcome if isinstance(outcome, Completed) else Completed(outcome[1], "", outcome[0])
 
     def processes(self) -> Sequence[Process]:
         return list(self.process_list)
