@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -26,7 +28,12 @@ def parse_block(raw: Any) -> tuple[HyperpodBlock, list[Problem]]:
     except ValidationError as error:
         details = error.errors(include_url=False)
     problems += [_translate(detail) for detail in details]
+    # Health has a section for each check: a mistake in one must not hide those in another.
+    known = _without_bad(known, [detail["loc"] for detail in details if detail["loc"][:1] == ("Health",)])
     bad = {detail["loc"][0] for detail in details if detail["loc"]}
+    with contextlib.suppress(ValidationError):
+        others = bad - {"Health"}
+        return HyperpodBlock.model_validate({key: value for key, value in known.items() if key not in others}), problems
     return HyperpodBlock.model_validate({key: value for key, value in known.items() if key not in bad}), problems
 
 
@@ -113,6 +120,21 @@ def _known_only(raw: Mapping[Any, Any], model: type[BaseModel]) -> dict[str, Any
 def _without_nothing(known: dict[str, Any]) -> dict[str, Any]:
     """Take a section with nothing below its key as left out, as people comment out all its lines."""
     return {key: value for key, value in known.items() if value is not None}
+
+
+def _without_bad(known: dict[str, Any], places: Iterable[tuple[str | int, ...]]) -> dict[str, Any]:
+    """Return the data without the values at these places, each with as little around it as can be left out."""
+    kept = copy.deepcopy(known)
+    for place in places:
+        found: tuple[dict[str, Any], str] | None = None
+        inner: Any = kept
+        for key in place:
+            if not isinstance(inner, dict) or key not in inner:
+                break
+            found, inner = (inner, str(key)), inner[key]
+        if found is not None:
+            found[0].pop(found[1])
+    return kept
 
 
 def _translate(detail: Any) -> Problem:

@@ -205,6 +205,14 @@ def _refuse_switch(value: object) -> object:
     return Mode.OFF if value is False else value
 
 
+def _two_numbers(value: object) -> object:
+    is_pair = isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int for n in value)
+    if not is_pair or not 1 <= value[0] <= value[1] <= 100:  # type: ignore[index]
+        shown = f"{list(value)}" if isinstance(value, list | tuple) else repr(value)
+        raise ValueError(f"must be [n, m] with 1 <= n <= m <= 100, got {shown[:60]}")
+    return value
+
+
 ModeWord = Annotated[Mode, BeforeValidator(_refuse_switch)]
 
 _OWN_KEYS: Final = {"mode": "Mode", "overrides": "Overrides", "damping": "Damping", "interval_s": "Interval"}
@@ -223,7 +231,7 @@ class CheckPolicy(_Block):
         None,
         description="Seconds between two runs. Default: the check's own, shorter for what is cheap and urgent.",
     )
-    damping: tuple[Whole, Whole] | None = Field(
+    damping: Annotated[tuple[Whole, Whole], BeforeValidator(_two_numbers)] | None = Field(
         None,
         description="[n, m]: a soft finding counts when seen in n of the last m runs. Default: the check's own, mostly "
         "[2, 3].",
@@ -242,8 +250,6 @@ class CheckPolicy(_Block):
         for key, place in _OWN_KEYS.items():
             if key in self.settings:
                 raise ValueError(f"Settings: {key} is given as {place} beside Settings")
-        if self.damping is not None and not 1 <= self.damping[0] <= self.damping[1] <= 100:
-            raise ValueError(f"Damping: must be [n, m] with 1 <= n <= m <= 100, got {list(self.damping)}")
         return self
 
 

@@ -206,11 +206,11 @@ def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
     for name, values in data.items():
         if name == DEFAULT:
             continue
-        if re.fullmatch(r"user\.[\w-]{1,60}", name):
+        if _USERS_NAME.fullmatch(name):
             out[name] = _users(name, values, default)
             continue
         if name not in names():
-            raise ConfigError(f"health.{name}: there is no such check{_nearest(name, names())}")
+            raise ConfigError(f"health.{name}: {_no_such_check(name)}")
         if not isinstance(values, Mapping):
             raise ConfigError(f"health.{name}: must be an object of settings")
         if name in ELSEWHERE:
@@ -229,6 +229,14 @@ def parse_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
                 raise ConfigError(f"health.{name}.{key}: there is no such setting{_nearest(key, allowed)}")
         out[name] = Settings(mode, overrides, own)
     return out
+
+
+def _no_such_check(name: str) -> str:
+    if name.startswith(_USERS):
+        return "a check of the site is named user.NAME, without its file's .sh or .py: letters, digits, '-' and '_'"
+    if name.casefold() == DEFAULT:
+        return "there is no such check; the mode of checks that name none is Hyperpod.Health.Default"
+    return f"there is no such check{_nearest(name, names())}"
 
 
 def _elsewhere(name: str, values: Mapping[str, Any], default: Mode) -> Settings:
@@ -259,6 +267,9 @@ def complaints(name: str, values: Mapping[str, Any]) -> list[Complaint]:
     The same rules as the agent's: each word is read alone, so that one mistake does not hide another. Beyond that,
     lines of an nhc.conf are understood here already, which the agent only does when it runs the check.
     """
+    if name not in names() and not _USERS_NAME.fullmatch(name):
+        # Of a check that does not exist nothing else can be said.
+        return [Complaint((), _no_such_check(name))]
     found = []
     for keys, piece in _pieces(values):
         try:
@@ -266,9 +277,8 @@ def complaints(name: str, values: Mapping[str, Any]) -> list[Complaint]:
         except ConfigError as error:
             text = error.message.partition(": ")[2]
             found.append(Complaint(keys, text.removeprefix(f"{keys[-1]} ") if keys else text))
-            if name not in names() and not name.startswith(_USERS):
-                # Of a check that does not exist nothing else can be said.
-                return [Complaint((), text)]
+    if not found:
+        found += _turned_limits(name, values)
     return found + _nhc_complaints(values) if name == nhc.NAME and not found else found
 
 
@@ -302,7 +312,24 @@ def _read_one(name: str, values: Mapping[str, Any]) -> None:
         build_check(name, own)
 
 
+def _turned_limits(name: str, values: Mapping[str, Any]) -> list[Complaint]:
+    """Return what says that a warning comes after what it warns of; the defaults say which way a limit goes."""
+    defaults: dict[str, Any] = {row.name: row.default for row in setting_rows(name)} if name in CHECKS else {}
+    found = []
+    for key in values:
+        other = key.replace("warn_", "fatal_", 1)
+        if not key.startswith("warn_") or other not in values or other not in defaults:
+            continue
+        falls = defaults[key] > defaults[other]
+        if (values[key] < values[other]) if falls else (values[key] > values[other]):
+            way = "at least" if falls else "at most"
+            text = f"must be {way} {other} ({values[other]:g}), or it is FATAL before it is WARN; got {values[key]:g}"
+            found.append(Complaint((key,), text))
+    return found
+
+
 _USERS = "user."
+_USERS_NAME = re.compile(r"user\.[\w-]{1,60}")
 _USERS_LIMITS = {"interval_s": (1.0, 86_400.0), "deadline_s": (0.1, 600.0)}
 
 
@@ -357,9 +384,17 @@ def _overrides(name: str, data: object) -> dict[str, Severity]:
     out = {}
     for code, word in data.items():
         if not is_code(str(code), known):
-            raise ConfigError(f"health.{name}.overrides.{code}: there is no such code{_nearest(str(code), known)}")
+            near = _nearest_code(str(code), known, name)
+            raise ConfigError(f"health.{name}.overrides.{code}: there is no such code{near}")
         out[str(code)] = _severity(name, code, word)
     return out
+
+
+def _nearest_code(code: str, known: Collection[str], name: str) -> str:
+    number = re.fullmatch(r"(s?)(?:xid)?[\s:_-]*(\d+)", code, re.IGNORECASE)
+    if number is not None and "Xid<N>" in known:
+        return f"; did you mean {'SXid' if number[1] else 'Xid'}{number[2]}?"
+    return _nearest(code, known, see=f"hyperpod checks describe {name}")
 
 
 def _severity(name: str, code: object, word: object) -> Severity:
@@ -485,12 +520,12 @@ def _value(key: str, value: object, default: object) -> object:
         if not isinstance(value, bool):
             raise ValueError(f"{key} must be true or false, got {value!r}")
     elif isinstance(default, (int, float)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{key} must be a number, got {value!r}")
-        if not math.isfinite(value):
-            raise ValueError(f"{key} must be a number, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError(f"{key} must be a number{_unit(key)}, got {value!r}")
         if value < 0:
-            raise ValueError(f"{key} must not be negative")
+            raise ValueError(f"{key} must not be negative, got {value!r}")
+        if key == "deadline_s" and not _LEAST_DEADLINE_S <= value <= _MOST_DEADLINE_S:
+            raise ValueError(f"{key} must be from {_LEAST_DEADLINE_S:g} to {_MOST_DEADLINE_S:g} seconds, got {value!r}")
         if key.endswith("_percent") and value > 100:
             # A limit above all there is would drain every node at once.
             raise ValueError(f"{key} must be from 0 to 100, got {value!r}")
@@ -505,6 +540,14 @@ def _value(key: str, value: object, default: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+_LEAST_DEADLINE_S, _MOST_DEADLINE_S = 0.1, 600.0
+_UNITS = {"_s": " of seconds", "_percent": " from 0 to 100, in percent", "_bytes": " of bytes", "_mb": " of MB"}
+
+
+def _unit(key: str) -> str:
+    return next((unit for ending, unit in _UNITS.items() if key.endswith(ending)), "")
+
+
 def _damping(value: object) -> Damping:
     if isinstance(value, Damping):
         return value
@@ -516,6 +559,20 @@ def _damping(value: object) -> Damping:
     return Damping(needed, of)
 
 
-def _nearest(word: str, known: Collection[str], most: int = 1) -> str:
-    close = difflib.get_close_matches(word, known, n=most)
-    return f"; did you mean {' or '.join(close)}?" if close else f"; known: {', '.join(known)}"
+_MOST_KNOWN = 12
+"""So many words are listed in an error; more would hide what it says."""
+
+
+def _nearest(word: str, known: Collection[str], most: int = 1, *, see: str = "hyperpod checks list") -> str:
+    """Return the end of a sentence about a word that is not known: the nearest ones, all, or where they are listed."""
+    by_plain: dict[str, str] = {}
+    for name in known:
+        by_plain.setdefault(_plain(name), name)
+    close = difflib.get_close_matches(_plain(word), by_plain, n=most)
+    if close:
+        return f"; did you mean {' or '.join(by_plain[one] for one in close)}?"
+    return f"; known: {', '.join(known)}" if len(known) <= _MOST_KNOWN else f"; '{see}' has all"
+
+
+def _plain(word: str) -> str:
+    return word.casefold().replace("-", "").replace("_", "")

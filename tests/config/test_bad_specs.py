@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from spec_texts import LOCAL, Mistakes
+from spec_texts import LOCAL, LoadText, Mistakes
 
 from hyperpod.health import registry
 
@@ -457,11 +457,155 @@ def test_a_group_name_that_makes_host_names_too_long_is_refused(mistakes: Mistak
             ".disk.Settings: damping is given as Damping beside Settings",
         ),
         ("{disk: 5}", ".disk: must be a mapping, got 5"),
+        ("{DISK: {Mode: off}}", ".DISK: there is no such check; did you mean disk?"),
+        ("{disk: {Mode: off}, Disk: {Mode: act}}", ".Disk: there is no such check; did you mean disk?"),
+        ("{coffee: {}}", ".coffee: there is no such check; 'hyperpod checks list' has all"),
+        (
+            "{default: {Mode: observe}}",
+            ".default: there is no such check; the mode of checks that name none is Hyperpod.Health.Default",
+        ),
+        (
+            "{user.fans.sh: {Mode: off}}",
+            ".user.fans.sh: a check of the site is named user.NAME, without its file's .sh or .py: letters, digits, "
+            "'-' and '_'",
+        ),
+        (
+            "{user.fans: {Settings: {timeout: 5}}}",
+            ".user.fans.Settings.timeout: there is no such setting; known: interval_s, deadline_s, damping",
+        ),
+        (
+            "{disk: {Settings: {Warn_Percent: 3}}}",
+            ".disk.Settings.Warn_Percent: there is no such setting; did you mean warn_percent?",
+        ),
+        (
+            "{disk: {Settings: {warn_percent: 15%}}}",
+            ".disk.Settings.warn_percent: must be a number from 0 to 100, in percent, got '15%'",
+        ),
+        (
+            "{disk: {Settings: {warn_percent: -3}}}",
+            ".disk.Settings.warn_percent: must not be negative, got -3",
+        ),
+        (
+            "{disk: {Mode: off, Settings: {paths: /}}}",
+            ".disk.Settings.paths: must be a list, got '/'",
+        ),
+        (
+            "{disk: {Settings: {warn_percent: 1, fatal_percent: 5}}}",
+            ".disk.Settings.warn_percent: must be at least fatal_percent (5), or it is FATAL before it is WARN; got 1",
+        ),
+        (
+            "{munge: {Settings: {warn_offset_s: 300, fatal_offset_s: 30}}}",
+            ".munge.Settings.warn_offset_s: must be at most fatal_offset_s (30), or it is FATAL before it is WARN; "
+            "got 300",
+        ),
+        ("{disk: {Settings: [warn_percent]}}", ".disk.Settings: must be a mapping, got a list"),
+        (
+            "{disk: {Interval: 5 parsecs}}",
+            ".disk.Interval: must be a duration such as 90, 90s, 5m or 1h, got '5 parsecs'",
+        ),
+        ("{disk: {Settings: {deadline_s: 1m}}}", ".disk.Settings.deadline_s: must be a number of seconds, got '1m'"),
+        ("{disk: {Settings: {deadline_s: 0}}}", ".disk.Settings.deadline_s: must be from 0.1 to 600 seconds, got 0"),
+        (
+            "{kernel_log: {Settings: {forget_s: 1h}}}",
+            ".kernel_log.Settings.forget_s: must be a number of seconds, got '1h'",
+        ),
+        ("{kernel_log: {Settings: {limit: .nan}}}", ".kernel_log.Settings.limit: must be a number, got nan"),
+        (
+            "{kernel_log: {Overrides: {xid79: warn}}}",
+            ".kernel_log.Overrides.xid79: there is no such code; did you mean Xid79?",
+        ),
+        (
+            "{kernel_log: {Overrides: {79: warn}}}",
+            ".kernel_log.Overrides.79: there is no such code; did you mean Xid79?",
+        ),
+        (
+            "{kernel_log: {Overrides: {SXID-12: warn}}}",
+            ".kernel_log.Overrides.SXID-12: there is no such code; did you mean SXid12?",
+        ),
+        (
+            "{kernel_log: {Overrides: {Coffee: warn}}}",
+            ".kernel_log.Overrides.Coffee: there is no such code; 'hyperpod checks describe kernel_log' has all",
+        ),
+        ("{kernel_log: {Overrides: {Xid79: off}}}", ".kernel_log.Overrides.Xid79: must be text, got false"),
+        ("{disk: {Damping: 2}}", ".disk.Damping: must be [n, m] with 1 <= n <= m <= 100, got 2"),
+        ("{disk: {Damping: [2]}}", ".disk.Damping: must be [n, m] with 1 <= n <= m <= 100, got [2]"),
+        ("{disk: {Damping: [1.5, 2]}}", ".disk.Damping: must be [n, m] with 1 <= n <= m <= 100, got [1.5, 2]"),
+        (
+            "{group: {Settings: {majority: 60}}}",
+            ".group.Settings.majority: must be above 0.5 and at most 1, got 60",
+        ),
+        (
+            "{group: {Interval: 5m}}",
+            ".group.Interval: there is no such setting; known: min_nodes, majority, most_broken, settle_s, ignore",
+        ),
+        (
+            "{ec2_spot: {Interval: 5s}}",
+            ".ec2_spot.Interval: there is no such setting; it has a Mode only",
+        ),
+        (
+            "{ec2_spot: {Overrides: {SpotInterruption: warn}}}",
+            ".ec2_spot.Overrides.SpotInterruption: its codes keep their severity; set its mode instead",
+        ),
+        (
+            "{deep: {Settings: {seconds: 5}}}",
+            ".deep.Settings.seconds: there is no such setting; they are in Hyperpod.Health.Deep",
+        ),
+        (
+            "{lease: {Mode: off}}",
+            ".lease.Mode: its mode stays act: it drains nothing, and tells what the fencing has killed, which policy "
+            "cannot switch off",
+        ),
     ],
 )
 def test_a_bad_setting_of_a_health_check_is_named(checks: str, expected: str, mistakes: Mistakes) -> None:
     text = LOCAL + f"  Health: {{Checks: {checks}}}\n"
     assert mistakes(text, health=registry.complaints) == [f"cluster.yaml:12: at Hyperpod.Health.Checks{expected}"]
+
+
+SEVERAL = """\
+  Health:
+    Default: wrn
+    Checks:
+      dsk: {Mode: off}
+      disk: {Mode: obsrve, Settings: {warn_precent: 3, fatal_percent: lots}}
+      load: {Damping: [3, 2], Overrides: {LoadHihg: warn}}
+    Groups:
+      worker: {Default: x, Checks: {lod: {}, disk: {Settings: {paths: /}}}}
+      wrker: {}
+  Resume: {MaxAttempts: many}
+"""
+
+
+def test_one_mistake_in_the_policy_hides_no_other(mistakes: Mistakes) -> None:
+    health, mode = "at Hyperpod.Health", "must be one of act, observe, off"
+    assert mistakes(LOCAL + SEVERAL, health=registry.complaints) == [
+        f"cluster.yaml:13: {health}.Default: {mode}, got 'wrn'",
+        f"cluster.yaml:15: {health}.Checks.dsk: there is no such check; did you mean disk?",
+        f"cluster.yaml:16: {health}.Checks.disk.Mode: {mode}, got 'obsrve'; did you mean observe?",
+        f"cluster.yaml:16: {health}.Checks.disk.Settings.warn_precent: there is no such setting; did you mean "
+        "warn_percent?",
+        f"cluster.yaml:16: {health}.Checks.disk.Settings.fatal_percent: must be a number from 0 to 100, in percent, "
+        "got 'lots'",
+        f"cluster.yaml:17: {health}.Checks.load.Damping: must be [n, m] with 1 <= n <= m <= 100, got [3, 2]",
+        f"cluster.yaml:17: {health}.Checks.load.Overrides.LoadHihg: there is no such code; did you mean LoadHigh?",
+        f"cluster.yaml:19: {health}.Groups.worker.Default: {mode}, got 'x'",
+        f"cluster.yaml:19: {health}.Groups.worker.Checks.lod: there is no such check; did you mean load?",
+        f"cluster.yaml:19: {health}.Groups.worker.Checks.disk.Settings.paths: must be a list, got '/'",
+        f"cluster.yaml:20: {health}.Groups.wrker: no instance group wrker; did you mean worker?",
+        "cluster.yaml:21: at Hyperpod.Resume.MaxAttempts: must be a whole number, got 'many'",
+    ]
+
+
+def test_what_the_cluster_says_wrongly_of_a_check_is_not_said_again_at_its_groups(mistakes: Mistakes) -> None:
+    wrong = "disk: {Overrides: {DiskFul: warn}}"
+    text = LOCAL + f"  Health: {{Checks: {{{wrong}}}, Groups: {{worker: {{Checks: {{disk: {{Mode: off}}}}}}}}}}\n"
+    assert len(mistakes(text, health=registry.complaints)) == 1
+
+
+def test_every_check_in_the_list_may_be_named(load_text: LoadText) -> None:
+    names = ", ".join(f"{name}: {{Mode: act}}" for name in registry.names())
+    text = LOCAL + f"  Health: {{Default: observe, Checks: {{{names}}}, Groups: {{worker: {{Checks: {{{names}}}}}}}}}\n"
+    assert set(load_text(text, health=registry.complaints).spec.hyperpod.health.checks) == set(registry.names())
 
 
 NHC = """\
@@ -514,6 +658,18 @@ def test_what_is_no_list_of_lines_and_no_file_is_named(settings: str, expected: 
         ("{worker: {Checks: {dsk: {Mode: off}}}}", ".worker.Checks.dsk: there is no such check; did you mean disk?"),
         ("{worker: {Defualt: off}}", ".worker.Defualt: unknown key; did you mean Default?"),
         ("{workr: {Default: observe}}", ".workr: no instance group workr; did you mean worker?"),
+        (
+            "{worker: {Default: observe}, Worker: {Default: off}}",
+            ".Worker: no instance group Worker; did you mean worker?",
+        ),
+        ("{worker: {Default: warn}}", ".worker.Default: must be one of act, observe, off, got 'warn'"),
+        ("{worker: {Checks: {disk: {Modus: off}}}}", ".worker.Checks.disk.Modus: unknown key; did you mean Mode?"),
+        (
+            "{worker: {Checks: {lease: {Mode: observe}}}}",
+            ".worker.Checks.lease.Mode: its mode stays act: it drains nothing, and tells what the fencing has killed, "
+            "which policy cannot switch off",
+        ),
+        ("[worker]", ": must be a mapping, got a list"),
     ],
 )
 def test_a_bad_health_policy_of_a_group_is_named(groups: str, expected: str, mistakes: Mistakes) -> None:
