@@ -293,15 +293,23 @@ def _under_policy(world: World, node: NodeView) -> NodeView:
 
     The last thing that is done to them: an announced end counts only shortly before, a failed check when it lasts.
     """
+    findings, closed = _as_modes_have_them(world, node.group, node.findings), node.closed
+    if closed:
+        closed = _as_modes_have_them(world, node.group, closed)
+    if findings == node.findings and closed == node.closed:
+        return node
+    return replace(node, findings=findings, closed=closed)
+
+
+def _as_modes_have_them(world: World, group: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     kept = []
-    for finding in node.findings:
-        mode = world.repair_policy.mode_of(node.group, finding.check)
+    for finding in findings:
+        mode = world.repair_policy.mode_of(group, finding.check)
         if finding.check not in JUDGED_BY_CONTROLLER or mode is Mode.ACT:
             kept.append(finding)
         elif mode is Mode.OBSERVE:
             kept.append(observed(finding))
-    findings = tuple(kept)
-    return node if findings == node.findings else replace(node, findings=findings)
+    return tuple(kept)
 
 
 def _remember_new_jobs(world: World, views: tuple[JobView, ...], known: dict[int, JobRecord]) -> dict[int, JobRecord]:

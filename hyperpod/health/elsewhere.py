@@ -116,7 +116,8 @@ _SPOT = About(
 _DEEP = About(
     title="What a deep check has found on the node",
     reads="What programs on idle nodes compute, store and send under load, compared on the head node: by hyperpod "
-    "health deep, and before a node's first job where OnStartDeepHealthChecks asks for it.",
+    "health deep, and before a node's first job where OnStartDeepHealthChecks asks for it (until then the node is "
+    "drained with the reason deep/BeforeFirstJob).",
     means="A wrong answer is the node's own fault. Slower than the other nodes is a hint: one method alone proves "
     "nothing.",
     does="FATAL, replace, for wrong answers; reboot for DcgmFailure, drain for NetworkCut. All others are WARN, or "

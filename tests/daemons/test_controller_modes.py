@@ -168,6 +168,12 @@ def test_a_deep_finding_that_an_agent_still_holds_obeys_the_policy_of_now(
     assert lab.node("worker-1").is_drained == (mode is Mode.ACT)
     if shown is not None:
         assert [(f.code, f.severity) for f in findings(lab, "worker-1")] == shown
+        # What has just closed is evidence when a job dies, and is judged by the same policy.
+        lab.agents.findings["worker-1"] = ()
+        lab.run(3)
+        assert lab.world.last_snapshot is not None
+        (node,) = (n for n in lab.world.last_snapshot.nodes if n.name == "worker-1")
+        assert [(f.code, f.severity) for f in node.closed] == shown
 
 
 @pytest.mark.parametrize(("mode", "is_shown"), [(Mode.ACT, True), (Mode.OBSERVE, True), (Mode.OFF, False)])
