@@ -491,7 +491,10 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
     return Verdict(Kind.UNKNOWN, f"unknown, because {why}", evidence=kept)
 
 
-_NO_SECOND_WITNESS = SLOW_KEYS | {SILENT}
+_SHOWN_ONLY = frozenset({"gpu_temperature/TemperatureOutlier", "service/TimeServiceDown"})
+"""``check/code`` of warnings that people should see, about what ends no task: warm is not broken."""
+
+_NO_SECOND_WITNESS = SLOW_KEYS | _SHOWN_ONLY | {SILENT}
 _FATAL_WEIGHT = 0.8
 
 
