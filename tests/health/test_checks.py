@@ -139,9 +139,15 @@ def test_a_check_finds_what_is_written_down(path: Path) -> None:
     host = FakeHost(FakeClock())
     _set_up(host, case.get("host", {}))
     _compare(_run(check, host, case), case)
+    assert case.get("started") in (None, _started(host))
     for again in case.get("again", []):
         _set_up(host, again.get("host", {}))
         _compare(_run(check, host, {**case, **again}), again)
+        assert again.get("started") in (None, _started(host))
+
+
+def _started(host: FakeHost) -> int:
+    return sum(call[0] != "try_write" for call in host.calls)
 
 
 @pytest.mark.parametrize("name", CHECKS)
