@@ -474,11 +474,12 @@ class Mind:
             self._mind_asked(now)
 
     def _clear(self, message: Mapping[str, Any], now: float, at: datetime) -> bool:
-        """A person says that a finding of the kernel log or of a deep check is dealt with; other checks close theirs
-        by themselves."""
+        """A person says that a finding of a log or of a deep check is dealt with; other checks close theirs by
+        themselves."""
         code, device = str(message.get("code") or ""), str(message.get("device") or "")
         was_open = self.kernel_log is not None and self.kernel_log.clear(code, device)
         was_open = self.deep.clear(code, device) or was_open
+        was_open = self.runner.clear(code, device) or was_open
         if was_open:
             log.warning("finding cleared by hand code=%s device=%s reason=%s", code, device, message.get("reason"))
             self._news(now, at)

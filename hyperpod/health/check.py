@@ -143,7 +143,8 @@ class Check(Protocol):
     """One health check. Instances are made by the registry with their settings.
 
     The attributes ``is_job_start`` and ``is_job_end`` (absent: False) make it run when a job's first task comes to
-    this node, and when its last one has left.
+    this node, and when its last one has left. One that follows a log has a method ``clear(code, device)``, by which a
+    person ends what it keeps; it is called from another thread than ``run``.
     """
 
     about: ClassVar[About]

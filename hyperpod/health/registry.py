@@ -28,6 +28,7 @@ from hyperpod.health.checks.ec2_notice import Ec2NoticeCheck
 from hyperpod.health.checks.edac import EdacCheck
 from hyperpod.health.checks.efa import EfaCheck
 from hyperpod.health.checks.ethernet import EthernetCheck
+from hyperpod.health.checks.fabric_log import FabricLogCheck
 from hyperpod.health.checks.fi_info import FiInfoCheck
 from hyperpod.health.checks.fstab import FstabCheck
 from hyperpod.health.checks.gpu_count import GpuCountCheck
@@ -101,6 +102,7 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "gpu_slowdown": GpuSlowdownCheck,
     "gpu_temperature": GpuTemperatureCheck,
     "ec2_notice": Ec2NoticeCheck,
+    "fabric_log": FabricLogCheck,
     "fi_info": FiInfoCheck,
     "fstab": FstabCheck,
 }

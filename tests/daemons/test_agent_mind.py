@@ -20,9 +20,11 @@ from hyperpod.core.messages import Heartbeat, parse_task_exit
 from hyperpod.core.node import Role
 from hyperpod.health.check import Result, fatal
 from hyperpod.health.checks.cpu_count import CpuCountCheck
+from hyperpod.health.checks.fabric_log import FabricLogCheck
 from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.checks.munge import MungeCheck
 from hyperpod.health.checks.plugin import PluginCheck
+from hyperpod.health.fabric_log import classify_fabric
 from hyperpod.health.runner import Runner
 from hyperpod.ports.host import Contact
 from tests.fakes.actions import FakeActions
@@ -528,6 +530,22 @@ def test_a_person_may_clear_a_finding_through_the_controller(stage: Stage) -> No
     assert stage.beats()[0].findings == ()
     stage.tell(type="clear", id="c2", code="Xid79", device="0000:9b:00.0")
     assert stage.actions.take_sent("reply")[-1]["cleared"] is False
+
+
+def test_an_error_of_a_switch_is_told_once_and_cleared_in_both_logs(stage: Stage) -> None:
+    check = FabricLogCheck()
+    found = classify_fabric("detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id 00000000:86:00.0")
+    assert found is not None
+    check._events[("SXid20034", "0000:86:00.0")] = found
+    stage.mind.runner = Runner([check], boot_id="boot-1", instance_id="i-1", start=stage.now)
+    stage.connect()
+    stage.tick()
+    stage.finish("fabric_log", Result((found,)))
+    assert [(f.check, f.action) for f in stage.beats()[-1].findings] == [("fabric_log", Action.REBOOT)]
+    stage.kernel("4,1,5000000,-;nvidia-nvswitch3: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 28 LTSSM Fault Up\n")
+    assert [(f.check, f.code) for f in stage.beats()[-1].findings] == [("kernel_log", "SXid20034")]
+    stage.tell(type="clear", id="c1", code="SXid20034", device="0000:86:00.0", reason="reseated")
+    assert stage.beats()[-1].findings == ()
 
 
 def test_health_says_what_is_open_and_what_each_check_found(stage: Stage) -> None:

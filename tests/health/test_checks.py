@@ -12,6 +12,8 @@ further runs of the same check, each with its own ``expect``.
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,7 @@ def _disk(value: Any) -> DiskUsage | OSError:
 def _set_up(host: FakeHost, data: dict[str, Any]) -> None:
     for root, tree in data.get("trees", {}).items():
         host.files.update({f"{root}/{path}": f"{value}\n" for path, value in tree.items()})
-    for name in ("files", "links", "sources", "writes", "outputs", "refusals", "sockets"):
+    for name in ("files", "links", "sources", "writes", "outputs", "refusals", "sockets", "inodes"):
         getattr(host, name).update(data.get(name, {}))
     host.executables |= frozenset(data.get("executables", ()))
     host.booted = data.get("booted", host.booted)
@@ -128,6 +130,16 @@ def _compare(result: Result, expected: dict[str, Any]) -> None:
         assert [f.peer for f in result.findings] == expected["peer"]
     if "is_hard" in expected:
         assert [f.is_hard for f in result.findings] == expected["is_hard"]
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine's local time, in which some logs are written."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.mark.parametrize("path", _load())
