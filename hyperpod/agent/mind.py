@@ -23,6 +23,7 @@ from hyperpod.agent.jobs import KnownJob
 from hyperpod.agent.lease import Fence, LeaseView, choose_peers, decide_fence
 from hyperpod.agent.link import Connected, LinkEvent, Lost, Received
 from hyperpod.agent.outbox import Outbox
+from hyperpod.agent.outputs import JobOutputs, parse_output
 from hyperpod.agent.quiet import QuietLog
 from hyperpod.agent.residents import Residents
 from hyperpod.agent.settings import AgentSettings
@@ -167,6 +168,7 @@ class Mind:
         self.deep = DeepChecks(settings.deep_on_start, boot_id, settings.instance_id)
         self._is_closed = False
         self._asked_before: frozenset[str] = frozenset()
+        self._outputs = JobOutputs(boot_id, settings.instance_id)
         self._logged: dict[tuple[str, str, str], Finding] = {}
 
     # --- what the agent believes ------------------------------------------------------------------------------
@@ -176,7 +178,8 @@ class Mind:
         """Every open finding of this node."""
         kernel = self.kernel_log.findings if self.kernel_log else ()
         lease = (self._lease.finding,) if self._lease.finding else ()
-        own = (*self._notes, *self._user_notes, *self.runner.findings(), *kernel, *lease, *self.deep.findings)
+        others = (*self.deep.findings, *self._outputs.findings)
+        own = (*self._notes, *self._user_notes, *self.runner.findings(), *kernel, *lease, *others)
         return correlate(own, self._asked_before)
 
     @property
@@ -256,6 +259,9 @@ class Mind:
             self._do.fetch_files()
         elif kind == words.QUICK_CHECK:
             self._on_quick_check(str(message.get("id")), now, at)
+            output = parse_output(message.get("output"))
+            if output is not None:
+                self._do.read_output(output)
         elif kind == words.CLEAR:
             was_open = self._clear(message, now, at)
             if message.get("id") is not None:
@@ -558,6 +564,12 @@ class Mind:
         if changed:
             self._news(now, at)
 
+    def on_output(self, job_id: int, text: str, now: float, at: datetime) -> None:
+        """The end of a failed job's output was read."""
+        if self._outputs.took(job_id, text, now, at):
+            log.info("the output of a failed job tells of the machine job=%d", job_id)
+            self._news(now, at)
+
     def on_kernel_state(self, *, overrun: bool, restarted: bool, error: str, kernel_now: float) -> None:
         """Something happened to the kernel log itself."""
         if self.kernel_log is None:
@@ -746,6 +758,7 @@ class Mind:
         """Do everything whose time has come."""
         self._uptime_s = uptime_s
         changed = self.runner.tick(now, at)
+        changed = self._outputs.forget(now) or changed
         self._start(self.runner.due(now), now, at)
         if self._wants_munge:
             self._wants_munge = False

@@ -207,14 +207,10 @@ def _from_exits(attempt: Attempt, exits: Sequence[TaskExit]) -> list[Evidence]:
     if not own:
         return []
     # Of two at the same time the one that was not killed is the cause.
-    first = min(own, key=lambda e: (e.time, e.signal == _SIGKILL, e.node, e.step_id, e.rank, e.signal or 0))
+    first = min(own, key=lambda e: (e.time, e.signal == _SIGKILL, e.node, e.step_id, e.rank, *_how(e)))
     when = failure_time(attempt, [first])
-    what = (first.exit_code or 0, first.signal or 0)
-    alike = [
-        e
-        for e in own
-        if (e.exit_code or 0, e.signal or 0) == what and e.time - first.time <= SIMULTANEOUS_S and e.step_id >= 0
-    ]
+    what = _how(first)
+    alike = [e for e in own if _how(e) == what and e.time - first.time <= SIMULTANEOUS_S and e.step_id >= 0]
     where = {e.node for e in alike}
     key = f"exit:{what[0]}:{what[1]}"
     if len(where) > 1 and first.signal != _SIGKILL:
@@ -223,6 +219,10 @@ def _from_exits(attempt: Attempt, exits: Sequence[TaskExit]) -> list[Evidence]:
     name = f" ({_SIGNALS[first.signal]})" if first.signal in _SIGNALS else ""
     weight = _SIGNAL_WEIGHT.get(first.signal or 0, _PLAIN_WEIGHT)
     return [Evidence(when, first.node, f"the first to fall: {first.sentence}{name}", weight, Method.EXITS, key=key)]
+
+
+def _how(task: TaskExit) -> tuple[int, int]:
+    return (task.exit_code or 0, task.signal or 0)
 
 
 # --- 3. findings and peers --------------------------------------------------------------------------------------
@@ -235,6 +235,9 @@ def _from_findings(
     for w in witnesses:
         for f in w.findings:
             if f.peer or not _is_in_time(f, at, attempt) or (f.is_hard and is_nodes_own_fault(f)):
+                continue
+            if f.check == "neuron" and f.code.startswith(_OF_OUTPUT):
+                found += _from_output(attempt, f, w.node, job_id)
                 continue
             is_others = f.job_id is not None and job_id is not None and f.job_id != job_id
             if f.whose is Whose.USER and not is_others and f.severity in (Severity.WARN, Severity.FATAL):
@@ -249,6 +252,19 @@ def _from_findings(
                 weight = 0.45 if f.code == OUT_OF_MEMORY_NODE else 0.35
                 found.append(_finding_evidence(f, w.node, weight, Method.FINDINGS))
     return found
+
+
+_OF_OUTPUT = "Nrt"
+
+
+def _from_output(attempt: Attempt, finding: Finding, node: str, job_id: int | None) -> list[Evidence]:
+    """A status of the Neuron runtime in the job's own output: it says on which machine only where there is one, and
+    anybody can write it, so it is no witness against a node beside others."""
+    if finding.job_id is None or finding.job_id != job_id:
+        return []
+    if len(attempt.nodes) == 1:
+        return [_finding_evidence(finding, node, 0.3, Method.FINDINGS)]
+    return [Evidence(finding.since, "", finding.message[:300], 0.3, Method.FINDINGS, Kind.UNKNOWN, finding.code)]
 
 
 _MEMORY_CAUSES = (ExitCause.OUT_OF_MEMORY, ExitCause.APPLICATION)
@@ -463,6 +479,7 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
             for e in against[top]
             if e.method is not Method.HISTORY
             and e.key not in _NO_SECOND_WITNESS
+            and not e.key.startswith(f"neuron/{_OF_OUTPUT}")
             and not e.key.endswith(f"/{OUT_OF_MEMORY_NODE}")
         }
         is_alone = suspects[top] - max(others, default=0.0) >= LEAD and suspects[top] > program_score

@@ -465,3 +465,43 @@ def test_who_complains_later_is_not_the_silent_one_any_more() -> None:
 
 def test_who_reports_errors_of_a_peer_is_no_suspect_itself() -> None:
     assert judge(complains(2), exits=()).suspects == {}
+
+
+# --- the job's own output -------------------------------------------------------------------------------------------
+
+
+def told_by_output(job_id: int | None = 7, code: str = "Nrt1202") -> Finding:
+    return warns(code, check="neuron", device="nd3", job_id=job_id)
+
+
+def test_a_status_in_the_jobs_output_and_a_first_exit_do_not_convict_a_node() -> None:
+    alone = ended(nodes=("worker-2",))
+    for exits in ((), [falls(1, 2)], [falls(1, 2, signal=7, code=None)]):
+        verdict = attribute(alone, exits, [seen(2, told_by_output(), told_by_output(code="Nrt1201"))], job_id=7)
+        assert verdict is not None
+        assert (verdict.kind, verdict.may_drain) == (Kind.UNKNOWN, False)
+        assert verdict.suspects["worker-2"] >= 0.3
+        assert any(e.key == "neuron/Nrt1202" for e in verdict.evidence)
+
+
+def test_on_several_nodes_the_output_accuses_nobody_and_is_kept_as_evidence() -> None:
+    verdict = attribute(ended(), [falls(1, 2)], [seen(1, told_by_output())], job_id=7)
+    assert verdict is not None
+    assert "worker-1" not in verdict.suspects
+    assert [(e.node, e.points_to) for e in verdict.evidence if e.key == "Nrt1202"] == [("", Kind.UNKNOWN)]
+
+
+@pytest.mark.parametrize("job_id", [8, None])
+def test_the_output_of_another_job_says_nothing_of_this_one(job_id: int | None) -> None:
+    verdict = attribute(ended(nodes=("worker-2",)), (), [seen(2, told_by_output(job_id))], job_id=7)
+    assert verdict is not None
+    assert verdict.suspects == {}
+
+
+def test_a_counter_of_the_device_convicts_whatever_the_output_says() -> None:
+    hard = Finding(
+        "neuron", "NeuronMemoryUncorrected", Severity.FATAL, "counted", Action.REPLACE, since=ago(60), is_hard=True
+    )
+    verdict = attribute(ended(nodes=("worker-2",)), (), [seen(2, hard, told_by_output())], job_id=7)
+    assert verdict is not None
+    assert (verdict.nodes, verdict.may_drain) == (("worker-2",), True)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hyperpod.agent.link import Connected, Lost, Received
 from hyperpod.agent.mind import ENV_DEADLINE_S, Mind
 from hyperpod.agent.outbox import RESEND_S, Outbox
+from hyperpod.agent.outputs import Output
 from hyperpod.agent.settings import AgentSettings, Peer
 from hyperpod.core.finding import Action, Finding, Severity
 from hyperpod.core.messages import Heartbeat, parse_task_exit
@@ -468,6 +469,21 @@ def test_a_quick_check_answers_when_its_checks_are_back(stage: Stage) -> None:
     (answer,) = stage.actions.take_sent("reply")
     assert (answer["id"], answer["findings"], answer["unfinished"]) == ("q1", [], [])
     assert [Finding.from_dict(f).code for f in answer["suspicions"]] == ["CpusMissing"]
+
+
+def test_the_output_of_a_failed_job_is_read_once_and_told(stage: Stage) -> None:
+    stage.connect()
+    stage.tell(type="quick_check", id="7:0", output={"job_id": 7, "uid": 1000, "path": "/home/u/slurm-7.out"})
+    assert stage.actions.outputs == [Output(7, 1000, "/home/u/slurm-7.out")]
+    stage.beats()
+    stage.mind.on_output(7, "all is well", stage.now, stage.clock.now())
+    assert stage.beats() == []
+    stage.mind.on_output(7, "NRT: status=1202 on nd3", stage.now, stage.clock.now())
+    assert [(f.code, f.severity, f.job_id) for f in stage.beats()[-1].findings] == [("Nrt1202", Severity.WARN, 7)]
+    stage.run(601)
+    assert "Nrt1202" not in {f.code for f in stage.mind.findings}
+    stage.tell(type="quick_check", id="8:0", output={"job_id": 8})
+    assert len(stage.actions.outputs) == 1
 
 
 def test_a_quick_check_does_not_wait_for_a_check_that_hangs(stage: Stage) -> None:
