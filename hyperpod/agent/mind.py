@@ -779,7 +779,8 @@ class Mind:
 
     def next_wake(self, now: float) -> float:
         """Return the moment of the next ``on_tick`` if nothing else happens."""
-        times = [self._next_heartbeat, self._next_save, self._next_search]
+        # Saving and searching wait for a heartbeat.
+        times = [self._next_heartbeat]
         check = self.runner.next_deadline()
         if check is not None:
             # A check that is due within a second of the next heartbeat waits for it: each wake-up costs more than
