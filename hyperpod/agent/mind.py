@@ -191,6 +191,11 @@ class Mind:
         return why
 
     @property
+    def _is_held(self) -> bool:
+        """Whether slurmd waits for the controller (``agent.first_check``)."""
+        return bool(self.deep.wants) and not self._is_closed
+
+    @property
     def is_calm(self) -> bool:
         """Whether nobody waits for anything: then good news may wait for the next heartbeat. For any thread."""
         return self._is_ready and not self._quick and not self.deep.running
@@ -202,7 +207,14 @@ class Mind:
 
     def facts(self, now: float, at: datetime, uptime_s: float) -> Facts:
         """Return what checks are told when they start."""
-        return facts_from(self._settings, at, uptime_s, clock_offset_s=self.clock_offset_s, jobs=self._residents.jobs)
+        return facts_from(
+            self._settings,
+            at,
+            uptime_s,
+            clock_offset_s=self.clock_offset_s,
+            jobs=self._residents.jobs,
+            is_held=self._is_held,
+        )
 
     # --- the controller ---------------------------------------------------------------------------------------
 

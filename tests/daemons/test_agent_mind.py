@@ -766,6 +766,10 @@ def test_slurmd_learns_from_the_agent_whether_jobs_can_come(tmp_path: Path, told
     stage.tell(type="ack", sequence=1, time=0.0, **told)
     answer = json.loads(stage.mind.describe(stage.now, stage.clock.now(), 10.0))
     assert (answer["owes_deep"], answer["is_closed"]) == (["InstanceStress"], told.get("is_closed", False))
+    is_held = stage.mind.facts(stage.now, stage.clock.now(), 10.0).is_held
+    assert is_held is not answer["is_closed"], "checks are told that slurmd waits"
+    stage.tell(type="deep_judged", kinds=["InstanceStress"], findings=[])
+    assert not stage.mind.facts(stage.now, stage.clock.now(), 10.0).is_held
 
 
 @pytest.mark.parametrize("was_ready", [True, False])
