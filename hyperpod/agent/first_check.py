@@ -2,7 +2,7 @@
 
 A node that registers while jobs are pending gets one at once. So its slurmd starts only when the agent has been told
 that Slurm sends nothing here, or that the check is done. A controller that is away keeps it waiting: each try ends
-after a minute with a line in slurmd's log, and the service manager makes the next one.
+after half a minute with a line in slurmd's log, and the service manager makes the next one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from hyperpod.errors import ConnectionLost
 
-LIMIT_S: Final = 60.0
+LIMIT_S: Final = 30.0
+"""Less than slurmd.service's TimeoutStartSec, which would end the try without a word."""
 PAUSE_S: Final = 0.2
 _MOST: Final = 1 << 20
 

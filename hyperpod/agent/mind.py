@@ -63,6 +63,9 @@ MOST_DELAY_S = 1.0
 
 JOB_CHECK_GAP_S = 5.0
 LEASE_FINDING_S = 600.0
+STARTS_S = 60.0
+"""A slurmd that was held until now has so long before its absence is a fault."""
+
 JOBS_REMEMBERED = 2000
 _SSH_PORT = 22
 _MOST_OUTPUT = 100_000
@@ -166,6 +169,7 @@ class Mind:
         self._wants_munge = False
         self.deep = DeepChecks(settings.deep_on_start, boot_id, settings.instance_id)
         self._is_closed = False
+        self._closed_at: float | None = None
         self._asked_before: frozenset[str] = frozenset()
         self._logged: dict[tuple[str, str, str], Finding] = {}
 
@@ -190,10 +194,10 @@ class Mind:
             why = f"it waits for its deep check ({', '.join(self.deep.wants)})"
         return why
 
-    @property
-    def _is_held(self) -> bool:
-        """Whether slurmd waits for the controller (``agent.first_check``)."""
-        return bool(self.deep.wants) and not self._is_closed
+    def _is_held(self, now: float) -> bool:
+        """Whether slurmd waits for the controller (``agent.first_check``), or has just been let go and still starts."""
+        is_let_go = self._closed_at is not None and now - self._closed_at > STARTS_S
+        return bool(self.deep.wants) and not is_let_go
 
     @property
     def is_calm(self) -> bool:
@@ -213,7 +217,7 @@ class Mind:
             uptime_s,
             clock_offset_s=self.clock_offset_s,
             jobs=self._residents.jobs,
-            is_held=self._is_held,
+            is_held=self._is_held(now),
         )
 
     # --- the controller ---------------------------------------------------------------------------------------
@@ -300,6 +304,10 @@ class Mind:
         except (KeyError, TypeError, ValueError):
             return
         self._is_closed = bool(message.get("is_closed"))
+        if not self._is_closed:
+            self._closed_at = None
+        elif self._closed_at is None:
+            self._closed_at = now
         sent = self._sent.pop(sequence, None)
         if sent is not None:
             took = now - sent[0]

@@ -13,7 +13,7 @@ worker)
 		# A node that registers gets a pending job at once: slurmd waits until the controller keeps jobs away. A try that
 		# fails is made again (Restart=always), however long the controller is away.
 		install -d -m 0755 "${hold%/*}"
-		printf '[Service]\nExecStartPre=/opt/hyperpod/bin/hyperpod-agent first-check\nTimeoutStartSec=150\n' >"$hold"
+		printf '[Service]\nExecStartPre=/opt/hyperpod/bin/hyperpod-agent first-check\n' >"$hold"
 		systemctl daemon-reload
 	fi
 	systemctl start --no-block slurmd.service
