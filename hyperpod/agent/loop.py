@@ -53,6 +53,9 @@ KMSG_POLL_S = 0.1
 KMSG_LOOK_S = 10.0
 """One that can be is looked at this often beside, in case a notice was lost."""
 
+SOON_S = 1.0
+"""What is due within this time is done now, when the agent is awake anyway: each wake-up costs more."""
+
 KILL_ROUNDS = 5
 KILL_PAUSE_S = 0.05
 PROBE_TIMEOUT_S = 1.0
@@ -133,10 +136,11 @@ class Loop:
         try:
             while not self._is_stopping:
                 now = self._host.monotonic()
-                if self._notifier.interval_s is not None and now >= next_watchdog:
+                if self._notifier.interval_s is not None and now >= next_watchdog - SOON_S:
                     self._notifier.say("WATCHDOG=1")
                     next_watchdog = now + self._notifier.interval_s
-                if self._kmsg is not None and now >= next_kmsg:
+                is_polled = self._kmsg is not None and self._kmsg.fileno() < 0
+                if self._kmsg is not None and now >= next_kmsg - (0.0 if is_polled else SOON_S):
                     is_more = False
                     try:
                         is_more = self._look_at_kernel_log()

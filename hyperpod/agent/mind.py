@@ -64,6 +64,9 @@ MOST_DELAY_S = 1.0
 
 JOB_CHECK_GAP_S = 5.0
 LEASE_FINDING_S = 600.0
+STARTS_S = 60.0
+"""A slurmd that was held until now has so long before its absence is a fault."""
+
 JOBS_REMEMBERED = 2000
 _SSH_PORT = 22
 _MOST_OUTPUT = 100_000
@@ -167,6 +170,7 @@ class Mind:
         self._wants_munge = False
         self.deep = DeepChecks(settings.deep_on_start, boot_id, settings.instance_id)
         self._is_closed = False
+        self._closed_at: float | None = None
         self._asked_before: frozenset[str] = frozenset()
         self._outputs = JobOutputs(boot_id, settings.instance_id)
         self._logged: dict[tuple[str, str, str], Finding] = {}
@@ -193,6 +197,11 @@ class Mind:
             why = f"it waits for its deep check ({', '.join(self.deep.wants)})"
         return why
 
+    def _is_held(self, now: float) -> bool:
+        """Whether slurmd waits for the controller (``agent.first_check``), or has just been let go and still starts."""
+        is_let_go = self._closed_at is not None and now - self._closed_at > STARTS_S
+        return bool(self.deep.wants) and not is_let_go
+
     @property
     def is_calm(self) -> bool:
         """Whether nobody waits for anything: then good news may wait for the next heartbeat. For any thread."""
@@ -205,7 +214,14 @@ class Mind:
 
     def facts(self, now: float, at: datetime, uptime_s: float) -> Facts:
         """Return what checks are told when they start."""
-        return facts_from(self._settings, at, uptime_s, clock_offset_s=self.clock_offset_s, jobs=self._residents.jobs)
+        return facts_from(
+            self._settings,
+            at,
+            uptime_s,
+            clock_offset_s=self.clock_offset_s,
+            jobs=self._residents.jobs,
+            is_held=self._is_held(now),
+        )
 
     # --- the controller ---------------------------------------------------------------------------------------
 
@@ -294,6 +310,10 @@ class Mind:
         except (KeyError, TypeError, ValueError):
             return
         self._is_closed = bool(message.get("is_closed"))
+        if not self._is_closed:
+            self._closed_at = None
+        elif self._closed_at is None:
+            self._closed_at = now
         sent = self._sent.pop(sequence, None)
         if sent is not None:
             took = now - sent[0]
@@ -793,7 +813,8 @@ class Mind:
 
     def next_wake(self, now: float) -> float:
         """Return the moment of the next ``on_tick`` if nothing else happens."""
-        times = [self._next_heartbeat, self._next_save, self._next_search]
+        # Saving and searching wait for a heartbeat.
+        times = [self._next_heartbeat]
         check = self.runner.next_deadline()
         if check is not None:
             # A check that is due within a second of the next heartbeat waits for it: each wake-up costs more than

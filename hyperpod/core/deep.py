@@ -15,10 +15,6 @@ from statistics import median, quantiles
 from hyperpod.core.finding import Action, Finding, Severity
 
 CHECK = "deep"
-SLOW_KEYS = frozenset(
-    f"{CHECK}/{code}" for code in ("MemorySlow", "DiskSlow", "ComputeSlow", "CollectiveSlow", "NetworkSlow", "LinkSlow")
-)
-"""``check/code`` of what is slower than on the other nodes: it costs time, and ends no task."""
 
 
 class Kind(StrEnum):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperpod.agent.link import Connected, Lost, Received
-from hyperpod.agent.mind import ENV_DEADLINE_S, Mind
+from hyperpod.agent.mind import ENV_DEADLINE_S, STARTS_S, Mind
 from hyperpod.agent.outbox import RESEND_S, Outbox
 from hyperpod.agent.outputs import Output
 from hyperpod.agent.settings import AgentSettings, Peer
@@ -800,6 +800,11 @@ def test_slurmd_learns_from_the_agent_whether_jobs_can_come(tmp_path: Path, told
     stage.tell(type="ack", sequence=1, time=0.0, **told)
     answer = json.loads(stage.mind.describe(stage.now, stage.clock.now(), 10.0))
     assert (answer["owes_deep"], answer["is_closed"]) == (["InstanceStress"], told.get("is_closed", False))
+    for later_s, is_held in ((0, True), (STARTS_S - 1, True), (STARTS_S + 1, not answer["is_closed"])):
+        facts = stage.mind.facts(stage.now + later_s, stage.clock.now(), 10.0)
+        assert facts.is_held is is_held, "checks are told that slurmd waits, or only begins to start"
+    stage.tell(type="deep_judged", kinds=["InstanceStress"], findings=[])
+    assert not stage.mind.facts(stage.now, stage.clock.now(), 10.0).is_held
 
 
 @pytest.mark.parametrize("was_ready", [True, False])

@@ -36,8 +36,8 @@ def verdict_of(lab: Cluster, job: int, number: int = 1) -> Verdict:
     return verdict
 
 
-def warning(code: str = "CorrectedErrors") -> Finding:
-    return Finding("edac", code, Severity.WARN, f"{code} was seen")
+def warning(code: str = "EccUncorrected") -> Finding:
+    return Finding("gpu_memory", code, Severity.WARN, f"{code} was seen")
 
 
 # --- attribution ------------------------------------------------------------------------------------------------

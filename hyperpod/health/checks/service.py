@@ -17,6 +17,7 @@ from hyperpod.health.sysfs import names, shares_kernel
 from hyperpod.ports.host import Host
 
 NAME = "service"
+HELD = "slurmd waits until the controller has closed this node to jobs, because a deep check comes before the first one"
 
 _TIME_UNITS = {
     "chronyd.service": "chronyd",
@@ -102,21 +103,24 @@ class ServiceCheck:
         wanted = ["munged", *(["slurmd"] if ports.facts.role is Role.WORKER else []), *self.services]
         running = self._running(ports.host, wanted)
         findings: list[Finding] = []
-        starting: list[str] = []
+        not_ready: list[str] = []
         now = ports.host.monotonic()
         for service in wanted:
             pid = running.get(service[:15])
             if pid is not None:
                 self._note(service, pid, now)
                 findings += self._restarted(service)
+            elif service == "slurmd" and ports.facts.is_held:
+                # It is kept from starting: that is no fault, however long the controller is away.
+                not_ready.append(HELD)
             elif ports.facts.uptime_s < self.grace_s and self._may_be_starting(ports.host, service, now):
-                starting.append(service)
+                not_ready.append(f"{service} is not running yet")
             else:
                 text = f"{service} does not run"
                 findings.append(fatal(NAME, "ServiceDown", text, action=Action.DRAIN, device=service))
         if not shares_kernel(ports):
             findings += self._time_service(ports, now)
-        return Result(tuple(findings), not_ready=f"{starting[0]} is not running yet" if starting else "")
+        return Result(tuple(findings), not_ready=not_ready[0] if not_ready else "")
 
     def _running(self, host: Host, wanted: Sequence[str]) -> dict[str, int]:
         # The kernel cuts process names at 15 characters. A daemon's helpers have it as parent: the oldest counts.
