@@ -16,6 +16,9 @@ from hyperpod.core.finding import Action, Finding, Severity
 
 CHECK = "deep"
 
+DCGM_LIMITS_S = {1: 90.0, 2: 600.0, 3: 2400.0, 4: 9000.0}
+"""By level of ``dcgmi diag``, which takes seconds, about 2 minutes, a quarter of an hour, and up to 2 hours."""
+
 
 class Kind(StrEnum):
     """What is checked; the words of ``OnStartDeepHealthChecks``."""
