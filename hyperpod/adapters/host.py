@@ -120,6 +120,14 @@ class LocalHost:
             os.close(descriptor)
         return b"".join(parts)
 
+    def read_part(self, path: str, offset: int, limit: int) -> bytes:
+        # A pipe in its place must not stop us.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            return os.pread(descriptor, limit, offset)
+        finally:
+            os.close(descriptor)
+
     def stat(self, path: str, *, follow: bool = False) -> FileStat:
         found = os.stat(path, follow_symlinks=follow)
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), FileKind.FILE)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from hyperpod.agent.deep import Order
+from hyperpod.agent.outputs import Output
 from hyperpod.health.check import Check, Facts
 
 
@@ -61,6 +62,11 @@ class Actions(Protocol):
 
     def find_checkpoint(self, key: str, directory: str, uid: int, timeout_s: float) -> None:
         """Look for the newest good checkpoint as a user; the answer comes as ``on_checkpoint``."""
+        ...
+
+    def read_output(self, output: Output) -> None:
+        """Read the end of a failed job's output with its user's rights, where the machine has Neuron devices; it comes
+        as ``on_output``."""
         ...
 
     def make_job_folder(self, job_id: int) -> None:

@@ -16,6 +16,7 @@ def facts_from(
     *,
     clock_offset_s: float | None = None,
     jobs: Iterable[int] | None = None,
+    is_held: bool = False,
 ) -> Facts:
     """Return the facts of one run of a check."""
     return Facts(
@@ -31,4 +32,5 @@ def facts_from(
         expected=settings.expected,
         sysfs=settings.sysfs_path.rstrip("/") or "/sys",
         jobs=None if jobs is None else frozenset(jobs),
+        is_held=is_held,
     )

@@ -1,8 +1,8 @@
 """The wait of slurmd for the controller, where a deep check comes before the first job.
 
 A node that registers while jobs are pending gets one at once. So its slurmd starts only when the agent has been told
-that Slurm sends nothing here, or that the check is done; after a while it starts without: a controller that is away
-must not keep a machine out of the cluster.
+that Slurm sends nothing here, or that the check is done. A controller that is away keeps it waiting: each try ends
+after half a minute with a line in slurmd's log, and the service manager makes the next one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-LIMIT_S: Final = 60.0
+from hyperpod.errors import ConnectionLost
+
+LIMIT_S: Final = 30.0
+"""Less than slurmd.service's TimeoutStartSec, which would end the try without a word."""
 PAUSE_S: Final = 0.2
 _MOST: Final = 1 << 20
 
@@ -29,19 +32,27 @@ def wait_until_closed(
         ask: Returns what the agent says of itself; raises OSError or ValueError while it does not answer.
         monotonic, sleep: The clock, in seconds.
         limit_s: It does not wait longer.
+
+    Raises:
+        ConnectionLost: if it may not start yet.
     """
     end = monotonic() + limit_s
     while True:
+        why = "the controller has not said that Slurm sends no job here"
         try:
             told = ask()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
             told = {"owes_deep": ["?"]}
+            why = f"the agent does not answer ({error})"
         if not told.get("owes_deep"):
             return "no deep check is due before the first job"
         if told.get("is_closed"):
             return "Slurm sends no job to this node until its deep check is done"
         if monotonic() >= end:
-            return f"the controller has not closed this node within {limit_s:.0f} s; a job may come before the check"
+            raise ConnectionLost(
+                f"slurmd waits, so that no job comes before the deep check: {why}, in the last {limit_s:.0f} s",
+                hint="the next try follows; look at hyperpod-controller on the head node, and here at hyperpod-agent",
+            )
         sleep(PAUSE_S)
 
 

@@ -1,7 +1,9 @@
 """The connection to the controller, in a thread of its own.
 
 Signing, sending, receiving and verifying can all block (munged may hang, the network may be cut); here they hold up
-nothing else. The thread knows frames, not what they mean. Connections are retried for ever, with a short delay.
+nothing else. Only a heartbeat under the connection's key, which the socket takes at once, leaves from the caller's
+thread: waking another one each second would cost more than all checks. The thread knows frames, not what they mean.
+Connections are retried for ever, with a short delay.
 """
 
 from __future__ import annotations
@@ -93,6 +95,12 @@ class Link:
         self._is_heard = False
         self._key = b""
         self._sealed: Sealed | None = None
+        self._sending = threading.Lock()
+        """Held by who sends: frames must not mix, and leave in the order in which they were sealed."""
+        self._open: socket.socket | None = None
+        """The present connection, as long as it may be sent on."""
+        self._rest = b""
+        """What the socket did not take of a frame; nothing else may be sent before it."""
         self._quiet = QuietLog(log)
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
 
@@ -102,9 +110,31 @@ class Link:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message on the present connection; it is lost when that ends. Never blocks."""
+        if message.get("type") == HEARTBEAT and self._send_at_once(message):
+            return
         if self._queue.qsize() < QUEUE_LIMIT:
             self._queue.put(message)
             self._wake()
+
+    def _send_at_once(self, message: Mapping[str, Any]) -> bool:
+        """Send from the caller's thread; False when that could block, or others wait to be sent before."""
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            if self._open is None or self._sealed is None or self._rest or not self._queue.empty():
+                return False
+            frame = pack_sealed(message, self._sealed.seal)
+            try:
+                taken = self._open.send(frame)
+            except OSError:
+                # The socket is full, or the connection has ended: its own thread finds out which.
+                taken = 0
+            self._rest = frame[taken:]
+        finally:
+            self._sending.release()
+        if self._rest:
+            self._wake()
+        return True
 
     def reset(self) -> None:
         """Give up the present connection and make a new one."""
@@ -141,12 +171,17 @@ class Link:
                 if sock.family != socket.AF_UNIX:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._drop_queue()
+                sock.settimeout(0.0)
+                with self._sending:
+                    self._open, self._rest = sock, b""
                 self._on_event(Connected())
                 try:
                     self._serve(sock)
                     why = "closed by us"
                 except (HyperpodError, OSError) as error:
                     why = str(error)
+                with self._sending:
+                    self._open = None
             self._on_event(Lost(None, why))
             # Something else may listen there; only a controller that has spoken is tried again soon.
             failures = 1 if self._is_heard else failures + 1
@@ -176,17 +211,26 @@ class Link:
             readable, _, _ = select.select([sock, self._wake_read], [], [])
             if self._wake_read in readable:
                 self._drain_wake()
-                while not self._queue.empty():
-                    self._send(sock, self._queue.get_nowait())
+                self._send_queued(sock)
                 if self._is_stopping or self._must_reset:
                     return
             if sock in readable:
-                sock.settimeout(0.0)
                 data = sock.recv(65536)
                 if not data:
                     raise ConnectionLost("the controller closed the connection")
                 buffer += data
                 self._take_frames(buffer)
+
+    def _send_queued(self, sock: socket.socket) -> None:
+        with self._sending:
+            try:
+                if self._rest:
+                    send_packed(sock, self._rest, SEND_TIMEOUT_S)
+                    self._rest = b""
+                while not self._queue.empty():
+                    self._send(sock, self._queue.get_nowait())
+            finally:
+                sock.settimeout(0.0)
 
     def _send(self, sock: socket.socket, message: Mapping[str, Any]) -> None:
         try:
@@ -197,10 +241,11 @@ class Link:
                 frame = pack_sealed(message, self._sealed.seal)
             else:
                 frame = pack(message, self._munge)
-            send_packed(sock, frame, SEND_TIMEOUT_S)
         except MungeError as error:
             # Nothing of it was sent, so the stream is in step; the next heartbeat tries again.
             self._quiet.say(logging.WARNING, f"a message could not be signed: {error}", time.monotonic())
+            return
+        send_packed(sock, frame, SEND_TIMEOUT_S)
 
     def _take_frames(self, buffer: bytearray) -> None:
         while len(buffer) >= 4:

@@ -31,6 +31,7 @@ from hyperpod.agent.leftovers import SHARED_MEMORY, remove_shared_memory
 from hyperpod.agent.link import Link, LinkEvent, Received
 from hyperpod.agent.mind import Mind
 from hyperpod.agent.notify import Notifier
+from hyperpod.agent.outputs import Output
 from hyperpod.agent.programs import Programs
 from hyperpod.agent.server import SocketServer
 from hyperpod.agent.settings import AgentSettings
@@ -42,6 +43,7 @@ from hyperpod.health.users import Found
 from hyperpod.ports.gpu import Gpus, NoGpus
 from hyperpod.ports.host import Credentials, Host
 from hyperpod.ports.metadata import Metadata
+from hyperpod.ports.process import ProcessRunner
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +53,14 @@ KMSG_POLL_S = 0.1
 KMSG_LOOK_S = 10.0
 """One that can be is looked at this often beside, in case a notice was lost."""
 
+SOON_S = 1.0
+"""What is due within this time is done now, when the agent is awake anyway: each wake-up costs more."""
+
 KILL_ROUNDS = 5
 KILL_PAUSE_S = 0.05
 PROBE_TIMEOUT_S = 1.0
 FETCH, FETCH_TIMEOUT_S = "/opt/hyperpod/lifecycle_scripts/cloud/fetch.sh", 120.0
+OUTPUT_BYTES, OUTPUT_TIMEOUT_S, OUTPUT_SETTLE_S = 65536, 2.0, 0.5
 GOODBYE_S = 0.3
 """A stopping agent waits this long for its last words to leave."""
 
@@ -130,10 +136,11 @@ class Loop:
         try:
             while not self._is_stopping:
                 now = self._host.monotonic()
-                if self._notifier.interval_s is not None and now >= next_watchdog:
+                if self._notifier.interval_s is not None and now >= next_watchdog - SOON_S:
                     self._notifier.say("WATCHDOG=1")
                     next_watchdog = now + self._notifier.interval_s
-                if self._kmsg is not None and now >= next_kmsg:
+                is_polled = self._kmsg is not None and self._kmsg.fileno() < 0
+                if self._kmsg is not None and now >= next_kmsg - (0.0 if is_polled else SOON_S):
                     is_more = False
                     try:
                         is_more = self._look_at_kernel_log()
@@ -403,6 +410,18 @@ class Loop:
             lambda path: self.mind.on_checkpoint(key, path if isinstance(path, str) else "", self._host.monotonic()),
         )
 
+    def read_output(self, output: Output) -> None:
+        if not os.path.isdir(f"{self._settings.sysfs_path}/devices/virtual/neuron_device"):
+            return
+
+        def done(text: object) -> None:
+            if isinstance(text, str):
+                self.mind.on_output(output.job_id, text, self._host.monotonic(), self._host.now())
+            else:
+                log.info("a failed job's output was not read job=%d error=%r", output.job_id, text)
+
+        self._workers.start("job output", lambda: end_of_output(Processes(), output, time.sleep), done)
+
     def make_job_folder(self, job_id: int) -> None:
         folder = f"{self._settings.jobs_dir}/{job_id}"
         try:
@@ -453,6 +472,21 @@ class Loop:
             _write_atomically(self._state_path, json.dumps(state), 0o600)
         except OSError as error:
             log.warning("the state cannot be kept path=%s error=%s", self._state_path, error.strerror)
+
+
+def end_of_output(processes: ProcessRunner, output: Output, pause: Callable[[float], None]) -> str:
+    """Return the end of a job's output, read by a process of its user: it sees what the user may see, and what the
+    user has put there instead of a file (a link, a pipe) holds up nobody but itself.
+
+    Raises:
+        CommandError, CommandTimeout: if it cannot be read, or not in time.
+        KeyError: if there is no such user.
+    """
+    user = pwd.getpwuid(output.uid).pw_name
+    # The last lines of a step come over srun, a moment after its task has ended.
+    pause(OUTPUT_SETTLE_S)
+    argv = ["tail", "-c", str(OUTPUT_BYTES), "--", output.path]
+    return processes.run(argv, timeout_s=OUTPUT_TIMEOUT_S, user=user).stdout
 
 
 def kill_processes(

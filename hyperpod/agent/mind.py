@@ -23,6 +23,7 @@ from hyperpod.agent.jobs import KnownJob
 from hyperpod.agent.lease import Fence, LeaseView, choose_peers, decide_fence
 from hyperpod.agent.link import Connected, LinkEvent, Lost, Received
 from hyperpod.agent.outbox import Outbox
+from hyperpod.agent.outputs import JobOutputs, parse_output
 from hyperpod.agent.quiet import QuietLog
 from hyperpod.agent.residents import Residents
 from hyperpod.agent.settings import AgentSettings
@@ -63,6 +64,9 @@ MOST_DELAY_S = 1.0
 
 JOB_CHECK_GAP_S = 5.0
 LEASE_FINDING_S = 600.0
+STARTS_S = 60.0
+"""A slurmd that was held until now has so long before its absence is a fault."""
+
 JOBS_REMEMBERED = 2000
 _SSH_PORT = 22
 _MOST_OUTPUT = 100_000
@@ -166,7 +170,9 @@ class Mind:
         self._wants_munge = False
         self.deep = DeepChecks(settings.deep_on_start, boot_id, settings.instance_id)
         self._is_closed = False
+        self._closed_at: float | None = None
         self._asked_before: frozenset[str] = frozenset()
+        self._outputs = JobOutputs(boot_id, settings.instance_id)
         self._logged: dict[tuple[str, str, str], Finding] = {}
 
     # --- what the agent believes ------------------------------------------------------------------------------
@@ -176,7 +182,8 @@ class Mind:
         """Every open finding of this node."""
         kernel = self.kernel_log.findings if self.kernel_log else ()
         lease = (self._lease.finding,) if self._lease.finding else ()
-        own = (*self._notes, *self._user_notes, *self.runner.findings(), *kernel, *lease, *self.deep.findings)
+        others = (*self.deep.findings, *self._outputs.findings)
+        own = (*self._notes, *self._user_notes, *self.runner.findings(), *kernel, *lease, *others)
         return correlate(own, self._asked_before)
 
     @property
@@ -190,6 +197,11 @@ class Mind:
             why = f"it waits for its deep check ({', '.join(self.deep.wants)})"
         return why
 
+    def _is_held(self, now: float) -> bool:
+        """Whether slurmd waits for the controller (``agent.first_check``), or has just been let go and still starts."""
+        is_let_go = self._closed_at is not None and now - self._closed_at > STARTS_S
+        return bool(self.deep.wants) and not is_let_go
+
     @property
     def is_calm(self) -> bool:
         """Whether nobody waits for anything: then good news may wait for the next heartbeat. For any thread."""
@@ -202,7 +214,14 @@ class Mind:
 
     def facts(self, now: float, at: datetime, uptime_s: float) -> Facts:
         """Return what checks are told when they start."""
-        return facts_from(self._settings, at, uptime_s, clock_offset_s=self.clock_offset_s, jobs=self._residents.jobs)
+        return facts_from(
+            self._settings,
+            at,
+            uptime_s,
+            clock_offset_s=self.clock_offset_s,
+            jobs=self._residents.jobs,
+            is_held=self._is_held(now),
+        )
 
     # --- the controller ---------------------------------------------------------------------------------------
 
@@ -256,6 +275,9 @@ class Mind:
             self._do.fetch_files()
         elif kind == words.QUICK_CHECK:
             self._on_quick_check(str(message.get("id")), now, at)
+            output = parse_output(message.get("output"))
+            if output is not None:
+                self._do.read_output(output)
         elif kind == words.CLEAR:
             was_open = self._clear(message, now, at)
             if message.get("id") is not None:
@@ -288,6 +310,10 @@ class Mind:
         except (KeyError, TypeError, ValueError):
             return
         self._is_closed = bool(message.get("is_closed"))
+        if not self._is_closed:
+            self._closed_at = None
+        elif self._closed_at is None:
+            self._closed_at = now
         sent = self._sent.pop(sequence, None)
         if sent is not None:
             took = now - sent[0]
@@ -474,11 +500,12 @@ class Mind:
             self._mind_asked(now)
 
     def _clear(self, message: Mapping[str, Any], now: float, at: datetime) -> bool:
-        """A person says that a finding of the kernel log or of a deep check is dealt with; other checks close theirs
-        by themselves."""
+        """A person says that a finding of a log or of a deep check is dealt with; other checks close theirs by
+        themselves."""
         code, device = str(message.get("code") or ""), str(message.get("device") or "")
         was_open = self.kernel_log is not None and self.kernel_log.clear(code, device)
         was_open = self.deep.clear(code, device) or was_open
+        was_open = self.runner.clear(code, device) or was_open
         if was_open:
             log.warning("finding cleared by hand code=%s device=%s reason=%s", code, device, message.get("reason"))
             self._news(now, at)
@@ -555,6 +582,12 @@ class Mind:
         if records:
             self._must_save = True
         if changed:
+            self._news(now, at)
+
+    def on_output(self, job_id: int, text: str, now: float, at: datetime) -> None:
+        """The end of a failed job's output was read."""
+        if self._outputs.took(job_id, text, now, at):
+            log.info("the output of a failed job tells of the machine job=%d", job_id)
             self._news(now, at)
 
     def on_kernel_state(self, *, overrun: bool, restarted: bool, error: str, kernel_now: float) -> None:
@@ -745,6 +778,7 @@ class Mind:
         """Do everything whose time has come."""
         self._uptime_s = uptime_s
         changed = self.runner.tick(now, at)
+        changed = self._outputs.forget(now) or changed
         self._start(self.runner.due(now), now, at)
         if self._wants_munge:
             self._wants_munge = False
@@ -779,7 +813,8 @@ class Mind:
 
     def next_wake(self, now: float) -> float:
         """Return the moment of the next ``on_tick`` if nothing else happens."""
-        times = [self._next_heartbeat, self._next_save, self._next_search]
+        # Saving and searching wait for a heartbeat.
+        times = [self._next_heartbeat]
         check = self.runner.next_deadline()
         if check is not None:
             # A check that is due within a second of the next heartbeat waits for it: each wake-up costs more than

@@ -261,7 +261,10 @@ def _say_usage(error: Exception) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         say(text)
         return 2
-    _say_error(" ".join(text.split()).rstrip("."), f"{path} --help")
+    names = {name for one in context.command.params for name in one.opts} if context is not None else set()
+    # What stands there is most of the time a cluster's name, as other commands take it.
+    hint = "--cluster NAME names the cluster; " if "unexpected extra" in text and "--cluster" in names else ""
+    _say_error(" ".join(text.split()).rstrip("."), f"{hint}{path} --help")
     return 2
 
 

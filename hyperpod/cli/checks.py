@@ -20,6 +20,7 @@ from hyperpod.cli.health import AgentSilent, ask
 from hyperpod.cli.options import OutputOption, examples, place_of
 from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, print_json, print_result
+from hyperpod.core.explains import Exits, explains
 from hyperpod.core.finding import Finding, Severity, observed, worst_severity
 from hyperpod.core.node import Role
 from hyperpod.core.policy import Mode
@@ -180,7 +181,10 @@ def describe(ctx: typer.Context, name: NameArgument, output: OutputOption = Outp
         f"Does:    {answer['does']}",
         f"Source:  {answer['source']}",
         "",
-        render.table(("CODE", "MEANS"), list(answer["codes"].items())),
+        render.table(
+            ("CODE", "MEANS", "EXPLAINS"),
+            [(code, means, answer["explains"].get(code, "-")) for code, means in answer["codes"].items()],
+        ),
         "",
         render.table(
             ("SETTING", "DEFAULT", "IN FORCE", "WHY"),
@@ -201,6 +205,7 @@ def _described(
         "does": about.does,
         "source": about.source,
         "codes": dict(codes),
+        "explains": {c: word.value for c in codes if (word := explains(row["name"], c)) is not Exits.NONE},
         "settings": [
             {"name": setting, "default": plain(default), "in_force": plain(in_force), "why": why}
             for setting, default, in_force, why in settings

@@ -43,6 +43,9 @@ def deep(
     tolerance: Annotated[
         float | None, typer.Option("--tolerance", help="Share below the median at which a link is slow.")
     ] = None,
+    dcgm_level: Annotated[
+        int | None, typer.Option("--dcgm-level", min=1, max=4, help="Level of DCGM's diagnostic, where DCGM is there.")
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check idle nodes deeply: memory, processors, GPUs, disks, and the network between them.
@@ -54,6 +57,7 @@ def deep(
     """
     controller = place_of(ctx).controller(cluster)
     given = {"seconds": part, "disk_mb": disk_mb, "transfer_mb": transfer_mb, "tolerance": tolerance}
+    given["dcgm_level"] = dcgm_level
     args: dict[str, Any] = {
         "kinds": [_kind(word) for word in kind or KINDS],
         "options": {name: value for name, value in given.items() if value is not None},

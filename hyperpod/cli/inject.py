@@ -13,7 +13,7 @@ import typer
 from hyperpod.cli import render
 from hyperpod.cli.options import ClusterOption, OutputOption, checked_node, ended_like_ctrl_c, examples, place_of
 from hyperpod.cli.render import Output, print_json, print_result, say
-from hyperpod.errors import UsageError
+from hyperpod.errors import HyperpodError, UsageError
 
 
 def complete_fault() -> list[str]:
@@ -58,9 +58,12 @@ def inject(
     """Break a node of a local cluster on purpose.
 
     To rehearse failures, and to see what the cluster does. With --for the fault is undone after that time, also when
-    you interrupt the waiting; without it, it stays until --undo, or until the node has been repaired.
+    you interrupt the waiting; without it, it stays until --undo, or until the node has been repaired. What a killed
+    --for has left past its time is undone by the next inject or rehearse on this cluster.
     """
+    from hyperpod.adapters.local.diary import Trace
     from hyperpod.adapters.local.fault_kinds import FAULTS, known_fault
+    from hyperpod.cli.leftovers import forget_injection, note_injection, undo_overdue
 
     if list_:
         rows = [
@@ -91,24 +94,36 @@ def inject(
     chosen = place.choose(cluster)
     faults = place.make_faults(place.provider())
     text = _argument(fault, argument, path, value, needs_value=not undo)
+    undo_overdue(place, chosen)
     if undo:
         faults.undo(chosen, name, fault, text)
+        forget_injection(place, chosen, Trace(name, fault, text))
         _tell(f"{name}: {fault} is undone", output)
         return
     if seconds is None:
         _tell(faults.inject(chosen, name, fault, text), output)
         return
+    trace = Trace(name, fault, text, place.clock() + seconds)
+
+    def take_back() -> None:
+        faults.undo(chosen, name, fault, text)
+        forget_injection(place, chosen, trace)
+
     with ended_like_ctrl_c():
+        note_injection(place, chosen, trace)
         try:
             _tell(faults.inject(chosen, name, fault, text), output)
         except KeyboardInterrupt:
-            faults.undo(chosen, name, fault, text)
+            take_back()
+            raise
+        except HyperpodError:
+            forget_injection(place, chosen, trace)
             raise
         try:
             say(f"undone in {render.duration(seconds)}; Ctrl-C undoes it now")
             place.sleep(seconds)
         finally:
-            faults.undo(chosen, name, fault, text)
+            take_back()
             say(f"{name}: {fault} is undone")
 
 

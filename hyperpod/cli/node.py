@@ -215,6 +215,10 @@ def undrain(
     _tell(place_of(ctx).controller(cluster).command("undrain", node=checked_node(node)), output)
 
 
+_STAYS = ("kernel_log", "fabric_log", "deep", "ec2_status", "ec2_event", "ec2_spot")
+"""Checks that do not see for themselves that something is over."""
+
+
 def clear(
     ctx: typer.Context,
     node: NodeArgument,
@@ -224,14 +228,14 @@ def clear(
     cluster: ClusterOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """End a finding of a node's kernel log by hand.
+    """End a finding of a node's logs, of its deep check or of EC2 by hand.
 
     Other findings end by themselves when their check passes. A node that was drained for it alone takes work again.
     Root only."""
     check, _, code = finding.partition("/")
-    if check != "kernel_log" or not code:
+    if check not in _STAYS or not code:
         raise UsageError(
-            f"{finding} cannot be cleared: only findings of kernel_log stay when their cause is gone",
+            f"{finding} cannot be cleared: only findings of {', '.join(_STAYS)} stay when their cause is gone",
             hint="for example: hyperpod clear worker-2 kernel_log/Xid79 --device 0000:9b:00.0 --reason 'GPU replaced'",
         )
     args = {"node": checked_node(node), "check": check, "code": code, "device": device, "reason": reason}

@@ -17,9 +17,9 @@ from xml.etree import ElementTree
 
 import typer
 
-from hyperpod.adapters.local.diary import Diary
-from hyperpod.adapters.local.home import ClusterHome
+from hyperpod.adapters.local.diary import Diary, Trace
 from hyperpod.cli import render
+from hyperpod.cli.leftovers import rehearsals_of, undo_faults, undo_overdue
 from hyperpod.cli.options import ClusterOption, OutputOption, ended_like_ctrl_c, examples, place_of
 from hyperpod.cli.place import Place
 from hyperpod.cli.render import Output, say
@@ -165,7 +165,7 @@ class Rehearsal:
         self._random = random.Random(plan.seed)
         self._faults = place.make_faults(place.provider())
         self._controller = place.controller(cluster)
-        self._diary = diary_of(place, cluster)
+        self._diary = rehearsals_of(place, cluster)
         self._job = 0
         self._folder = ""
         self._prepared: set[tuple[str, str]] = set()
@@ -177,6 +177,7 @@ class Rehearsal:
         """
         outcomes: list[Outcome] = []
         with self._diary.opened():
+            undo_overdue(self._place, self._cluster)
             if self._diary.traces:
                 say("an earlier rehearsal was ended in its middle; what it has left is undone first")
                 undo_traces(self._place, self._cluster, self._diary)
@@ -301,14 +302,15 @@ class Rehearsal:
         from hyperpod.adapters.local.fault_kinds import FAULTS
 
         if FAULTS[fault].can_undo:
-            self._diary.note_fault(node, fault, argument)
+            self._diary.note_fault(Trace(node, fault, argument))
         return self._faults.inject(self._cluster, node, fault, argument)
 
     def _undo(self, node: str, fault: str, argument: str) -> None:
-        if (node, fault, argument) in self._diary.traces.faults:
+        trace = Trace(node, fault, argument)
+        if trace in self._diary.traces.faults:
             with contextlib.suppress(HyperpodError):
                 self._faults.undo(self._cluster, node, fault, argument)
-                self._diary.forget_fault(node, fault, argument)
+                self._diary.forget_fault(trace)
 
     def _is_in_stride(self) -> bool:
         saved = (
@@ -340,21 +342,9 @@ class Rehearsal:
         return replace(seen, events=events, attempts=self._attempts() or seen.attempts, finding_at=finding_at)
 
 
-def diary_of(place: Place, cluster: str) -> Diary:
-    """Return the diary of a cluster's rehearsals."""
-    return Diary(ClusterHome(place.home, cluster).path)
-
-
 def undo_traces(place: Place, cluster: str, diary: Diary) -> None:
     """Undo what the diary holds, the last first, and forget what is undone; the rest stays for another try."""
-    faults = place.make_faults(place.provider())
-    for node, fault, argument in reversed(list(diary.traces.faults)):
-        try:
-            faults.undo(cluster, node, fault, argument)
-        except HyperpodError as error:
-            say(f"{node}: {fault} could not be undone: {error.message}")
-            continue
-        diary.forget_fault(node, fault, argument)
+    undo_faults(place, cluster, diary, diary.traces.faults)
     job, folder = diary.traces.job, diary.traces.folder
     if not folder:
         return
@@ -370,12 +360,15 @@ def undo_traces(place: Place, cluster: str, diary: Diary) -> None:
 
 
 def _undo_what_is_left(place: Place, cluster: str) -> None:
-    diary = diary_of(place, cluster)
+    diary = rehearsals_of(place, cluster)
+    overdue = undo_overdue(place, cluster)
     with diary.opened():
+        if not diary.traces and overdue:
+            return
         if not diary.traces:
             render.print_result("no rehearsal has left anything")
             return
-        left = [f"{node}: {fault} is undone" for node, fault, _ in diary.traces.faults]
+        left = [f"{trace.node}: {trace.fault} is undone" for trace in diary.traces.faults]
         left += [f"job {diary.traces.job} is ended"] if diary.traces.job else []
         undo_traces(place, cluster, diary)
         if diary.traces:

@@ -22,6 +22,7 @@ from hyperpod.controller.world import World
 from hyperpod.core import messages as words
 from hyperpod.core.deep import (
     CHECK,
+    DCGM_LIMITS_S,
     Kind,
     Measured,
     Outcome,
@@ -68,6 +69,9 @@ PAUSE: Final = timedelta(seconds=30)
 
 GAVE_WAY: Final = "gave way to a job"
 
+_MOST_PARTS: Final = 20
+"""Parts of the stress that take ``seconds``: memory, processors, matrices on the processor and on each of 16 GPUs."""
+
 _PORTS: Final = (20_000, 30_000)
 
 
@@ -81,7 +85,8 @@ class Options:
         matrix: Rows of the matrices that are multiplied, where PyTorch is there.
         tolerance: Share below the median at which a link is slow.
         folders: Where disks are tested.
-        limit_s: A program that takes longer is given up.
+        dcgm_level: Of ``dcgmi diag``, from 1 to 4, where DCGM is there.
+        limit_s: A program that takes longer than its parts and this is given up.
     """
 
     seconds: float = 10.0
@@ -90,6 +95,7 @@ class Options:
     matrix: int = 1024
     tolerance: float = 0.3
     folders: tuple[str, ...] = ("/var/tmp",)
+    dcgm_level: int = 1
     limit_s: float = 600.0
 
 
@@ -99,6 +105,7 @@ _LIMITS: Final = {
     "transfer_mb": (1, 100_000),
     "matrix": (16, 65_536),
     "tolerance": (0.01, 0.99),
+    "dcgm_level": (1, 4),
     "limit_s": (1.0, 7200.0),
 }
 
@@ -386,9 +393,12 @@ class DeepChecks:
         o = run.options
         run.progress = f"stress on {len(run.stressed)} nodes"
         args = {"seconds": o.seconds, "folders": list(o.folders), "disk_mb": o.disk_mb, "matrix": o.matrix}
+        limit_s = o.limit_s + _MOST_PARTS * o.seconds
 
         def one(node: str) -> None:
-            run.tests[node] = list(self._order(run, node, "stress", args, o.limit_s))
+            longest_s = limit_s + DCGM_LIMITS_S[o.dcgm_level]
+            with_dcgm = {**args, "dcgm_level": o.dcgm_level}
+            run.tests[node] = list(self._order(run, node, "stress", with_dcgm, longest_s))
 
         _side_by_side([partial(one, node) for node in run.stressed])
         # As with links, seen once is not enough.
@@ -399,7 +409,7 @@ class DeepChecks:
         run.progress = f"stress on {len(slow)} nodes once more"
 
         def once_more(node: str) -> None:
-            run.tests[node] = _better_of(run.tests[node], self._order(run, node, "stress", args, o.limit_s))
+            run.tests[node] = _better_of(run.tests[node], self._order(run, node, "stress", args, limit_s))
 
         _side_by_side([partial(once_more, node) for node in slow])
 

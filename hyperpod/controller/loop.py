@@ -138,9 +138,15 @@ def _ask_for_quick_checks(world: World, record: JobRecord, task: TaskExit) -> No
     Nothing waits for it: a finding that comes late still moves the job off the bad node.
     """
     current = record.current
+    snapshot = world.last_snapshot
+    job = next((j for j in snapshot.jobs if j.job_id == task.job_id), None) if snapshot is not None else None
     is_first = sum(1 for e in world.memory.job_facts(task.job_id).exits if e.is_failure) == 1
     for node in current.nodes if current is not None and is_first else ():
-        world.agents.send(node, {"type": words.QUICK_CHECK, "id": f"{task.job_id}:{task.restart_count}"})
+        order: dict[str, Any] = {"type": words.QUICK_CHECK, "id": f"{task.job_id}:{task.restart_count}"}
+        if job is not None and job.uid >= 0 and job.output.startswith("/") and node == job.batch_host:
+            # Whose devices are Neuron's reads what the runtime has written there.
+            order["output"] = {"job_id": job.job_id, "uid": job.uid, "path": job.output}
+        world.agents.send(node, order)
 
 
 def _restart_count(world: World, data: Mapping[str, Any], at: datetime | None = None) -> int:

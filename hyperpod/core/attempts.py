@@ -17,7 +17,7 @@ from hyperpod.core.job import (
     JobView,
     TaskExit,
 )
-from hyperpod.core.liveness import DEAD_CAUSE, SHUTDOWN_CAUSE, fatal_findings
+from hyperpod.core.liveness import DEAD_CAUSE, SHUTDOWN_CAUSE, fatal_findings, urgent_findings
 from hyperpod.core.node import Availability, NodeView, RepairStatus, refuses_launches
 from hyperpod.core.policy import ResumePolicy
 from hyperpod.core.snapshot import JobFacts, Snapshot
@@ -209,7 +209,7 @@ def _with_refused_launch(record: JobRecord, view: JobView, facts: JobFacts, snap
 
 
 def why_bad(node: NodeView) -> str:
-    fatal = fatal_findings(node)
+    fatal = urgent_findings(node) or fatal_findings(node)
     if fatal:
         return fatal[0].message
     return node.repair.message if node.repair else "unhealthy"

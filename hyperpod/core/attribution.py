@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from hyperpod.core.deep import SLOW_KEYS
+from hyperpod.core.explains import Exits, explains
 from hyperpod.core.finding import ANY_PEER, Action, Finding, Severity, Whose
 from hyperpod.core.job import BATCH_STEP, EXTERN_STEP, Attempt, ExitCause, TaskExit
 from hyperpod.core.verdict import ELSEWHERE, Evidence, Kind, Method, Verdict
@@ -207,14 +207,10 @@ def _from_exits(attempt: Attempt, exits: Sequence[TaskExit]) -> list[Evidence]:
     if not own:
         return []
     # Of two at the same time the one that was not killed is the cause.
-    first = min(own, key=lambda e: (e.time, e.signal == _SIGKILL, e.node, e.step_id, e.rank, e.signal or 0))
+    first = min(own, key=lambda e: (e.time, e.signal == _SIGKILL, e.node, e.step_id, e.rank, *_how(e)))
     when = failure_time(attempt, [first])
-    what = (first.exit_code or 0, first.signal or 0)
-    alike = [
-        e
-        for e in own
-        if (e.exit_code or 0, e.signal or 0) == what and e.time - first.time <= SIMULTANEOUS_S and e.step_id >= 0
-    ]
+    what = _how(first)
+    alike = [e for e in own if _how(e) == what and e.time - first.time <= SIMULTANEOUS_S and e.step_id >= 0]
     where = {e.node for e in alike}
     key = f"exit:{what[0]}:{what[1]}"
     if len(where) > 1 and first.signal != _SIGKILL:
@@ -223,6 +219,10 @@ def _from_exits(attempt: Attempt, exits: Sequence[TaskExit]) -> list[Evidence]:
     name = f" ({_SIGNALS[first.signal]})" if first.signal in _SIGNALS else ""
     weight = _SIGNAL_WEIGHT.get(first.signal or 0, _PLAIN_WEIGHT)
     return [Evidence(when, first.node, f"the first to fall: {first.sentence}{name}", weight, Method.EXITS, key=key)]
+
+
+def _how(task: TaskExit) -> tuple[int, int]:
+    return (task.exit_code or 0, task.signal or 0)
 
 
 # --- 3. findings and peers --------------------------------------------------------------------------------------
@@ -236,6 +236,9 @@ def _from_findings(
         for f in w.findings:
             if f.peer or not _is_in_time(f, at, attempt) or (f.is_hard and is_nodes_own_fault(f)):
                 continue
+            if f.check == "neuron" and f.code.startswith(_OF_OUTPUT):
+                found += _from_output(attempt, f, w.node, job_id)
+                continue
             is_others = f.job_id is not None and job_id is not None and f.job_id != job_id
             if f.whose is Whose.USER and not is_others and f.severity in (Severity.WARN, Severity.FATAL):
                 is_limit = f.code == OUT_OF_MEMORY_JOB and attempt.cause in _MEMORY_CAUSES
@@ -246,10 +249,28 @@ def _from_findings(
             elif f.whose is Whose.NODE and is_nodes_own_fault(f):
                 found.append(_finding_evidence(f, w.node, 0.8, Method.FINDINGS))
             elif f.whose is Whose.NODE and f.severity in (Severity.WARN, Severity.FATAL):
-                weight = 0.45 if f.code == OUT_OF_MEMORY_NODE else 0.35
-                found.append(_finding_evidence(f, w.node, weight, Method.FINDINGS))
+                found.append(_finding_evidence(f, w.node, _warning_weight(f), Method.FINDINGS))
     return found
 
+
+def _from_output(attempt: Attempt, finding: Finding, node: str, job_id: int | None) -> list[Evidence]:
+    """A status of the Neuron runtime in the job's own output: it says on which machine only where there is one, and
+    anybody can write it, so it is no witness against a node beside others."""
+    if finding.job_id is None or finding.job_id != job_id:
+        return []
+    if len(attempt.nodes) == 1:
+        return [_finding_evidence(finding, node, 0.3, Method.FINDINGS)]
+    return [Evidence(finding.since, "", finding.message[:300], 0.3, Method.FINDINGS, Kind.UNKNOWN, finding.code)]
+
+
+def _warning_weight(finding: Finding) -> float:
+    if finding.code == OUT_OF_MEMORY_NODE:
+        return 0.45
+    return 0.15 if explains(finding.check, finding.code) is Exits.NONE else 0.35
+
+
+_OF_OUTPUT = "Nrt"
+"""What codes begin with that come from a job's own output."""
 
 _MEMORY_CAUSES = (ExitCause.OUT_OF_MEMORY, ExitCause.APPLICATION)
 
@@ -394,7 +415,8 @@ def _listed(nodes: Sequence[str]) -> str:
 
 def _merged(old: Iterable[Evidence], found: Iterable[Evidence]) -> list[Evidence]:
     """Put old and new evidence together; of one thing seen twice the newer word counts. Exits are judged as a whole."""
-    found = list(found)
+    # Of one code on two parts of a node the graver counts.
+    found = list({e.identity: e for e in sorted(found, key=lambda e: (e.weight, e.what))}.values())
     has_exits = any(e.method is Method.EXITS for e in found)
     merged = {e.identity: e for e in old if not (has_exits and e.method is Method.EXITS)}
     for e in found:
@@ -428,7 +450,9 @@ def _sum(weights: Iterable[float]) -> float:
 
 
 def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
-    evidence.sort(key=lambda e: (-e.weight, e.method, e.node, e.key, e.what))
+    signal = _signal_of_first(evidence)
+    # What explains nothing comes last: it must not push out what does.
+    evidence.sort(key=lambda e: (_is_weak(e, signal), -e.weight, e.method, e.node, e.key, e.what))
     kept = tuple(evidence[:MOST_EVIDENCE])
     against: dict[str, list[Evidence]] = {}
     for e in evidence:
@@ -437,6 +461,9 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
     scores = {name: _sum(e.weight for e in found) for name, found in against.items()}
     worst = sorted(scores, key=lambda n: (-scores[n], n))[:MOST_SUSPECTS]
     suspects = {name: scores[name] for name in sorted(worst)}
+    # A node is convicted by what explains the failure; the rest only makes it a suspect.
+    strong = {name: [e for e in found if not _is_weak(e, signal)] for name, found in against.items()}
+    sure = {name: _sum(e.weight for e in found) for name, found in strong.items() if found}
     program = [e for e in evidence if e.points_to is Kind.APPLICATION]
     # One cause on fifty nodes is one cause.
     by_key = {e.key: e.weight for e in reversed(program)}
@@ -451,34 +478,25 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
     if any(e.key == ELSEWHERE for e in program):
         # Elsewhere it failed the same way: whatever the first exit says about a node is no witness any more.
         return Verdict(Kind.APPLICATION, f"application, because {program[0].what}", score=program_score, evidence=kept)
-    top = max(suspects, key=lambda n: (suspects[n], n), default="")
+    top = max(sure, key=lambda n: (sure[n], n), default="")
     if top:
-        others = [s for n, s in suspects.items() if n != top]
-        # A task that the kernel killed for memory is the same event as the kernel's word about it, and what other jobs
-        # have left is first exits again: users' broken programs fall somewhere every day. A rank that dies by its own
-        # fault stops answering its peers: their counters are no second witness beside its exit. Nor is a machine that
-        # was measured as slow: that ends no task.
-        methods = {
-            e.method
-            for e in against[top]
-            if e.method is not Method.HISTORY
-            and e.key not in _NO_SECOND_WITNESS
-            and not e.key.endswith(f"/{OUT_OF_MEMORY_NODE}")
-        }
-        is_alone = suspects[top] - max(others, default=0.0) >= LEAD and suspects[top] > program_score
-        why = ", and ".join(e.what for e in against[top][:3])
-        if is_alone and len(methods) > 1 and suspects[top] >= NODE_SCORE:
-            return Verdict(Kind.NODE, f"node {top}, because {why}", (top,), suspects[top], True, suspects, kept)
-        bad = tuple(n for n, found in sorted(against.items()) if any(e.weight >= _FATAL_WEIGHT for e in found))
-        if bad and suspects[top] > program_score:
+        others = [score for n, score in sure.items() if n != top]
+        methods = {e.method for e in strong[top] if _is_witness(e, signal)}
+        is_alone = sure[top] - max(others, default=0.0) >= LEAD and sure[top] > program_score
+        why = ", and ".join(e.what for e in strong[top][:3])
+        if is_alone and len(methods) > 1 and sure[top] >= NODE_SCORE:
+            return Verdict(Kind.NODE, f"node {top}, because {why}", (top,), scores[top], True, suspects, kept)
+        bad = tuple(n for n, found in sorted(strong.items()) if any(e.weight >= _FATAL_WEIGHT for e in found))
+        if bad and sure[top] > program_score:
             score = max(scores[n] for n in bad)
-            told = "; ".join(against[n][0].what for n in bad[:3])
+            told = "; ".join(strong[n][0].what for n in bad[:3])
             return Verdict(Kind.NODE, f"{_named(bad)}, because {told}", bad, score, False, suspects, kept)
     if program_score >= APPLICATION_SCORE:
         return Verdict(Kind.APPLICATION, f"application, because {program[0].what}", score=program_score, evidence=kept)
     if site:
         told = next(e.what for e in evidence if e.points_to is Kind.UNKNOWN and e.key == site[0])
         return Verdict(Kind.UNKNOWN, f"unknown, because it may be the site: {told}", suspects=suspects, evidence=kept)
+    top = max(suspects, key=lambda n: (suspects[n], n), default="")
     if top:
         why = f"{against[top][0].what}, and nothing else points to a node or to the program"
         if len(against[top]) > 1:
@@ -491,7 +509,43 @@ def _judge(attempt: Attempt, evidence: list[Evidence]) -> Verdict:
     return Verdict(Kind.UNKNOWN, f"unknown, because {why}", evidence=kept)
 
 
-_NO_SECOND_WITNESS = SLOW_KEYS | {SILENT}
+def _signal_of_first(evidence: Iterable[Evidence]) -> int | None:
+    """Return what ended the first rank to fall: a signal, 0 for an exit code, None when no exit is known."""
+    for e in evidence:
+        word, _, what = e.key.partition(":")
+        if e.method is Method.EXITS and word == "exit":
+            return int(what.partition(":")[2])
+    return None
+
+
+def _explains(e: Evidence, signal: int | None) -> bool:
+    check, _, code = e.key.partition("/")
+    return explains(check, code).covers(signal)
+
+
+def _is_weak(e: Evidence, signal: int | None) -> bool:
+    """Say whether a piece is a warning that is no reason for this exit."""
+    return (
+        e.method is Method.FINDINGS
+        and e.points_to is Kind.NODE
+        and e.weight < _FATAL_WEIGHT
+        and not _explains(e, signal)
+    )
+
+
+def _is_witness(e: Evidence, signal: int | None) -> bool:
+    """Say whether a piece counts as one of the two methods that must agree.
+
+    A task that the kernel killed for memory is the same event as the kernel's word about it, and what other jobs have
+    left is first exits again: users' broken programs fall somewhere every day. A rank that dies by its own fault stops
+    answering its peers: their counters are no second witness beside its exit. Nor is a finding, or a repair under way,
+    that is no reason for the exit, however bad: its own rules deal with it.
+    """
+    if e.method is Method.FINDINGS:
+        return _explains(e, signal) and not e.key.endswith(f"/{OUT_OF_MEMORY_NODE}")
+    return e.method is not Method.HISTORY and e.key != SILENT
+
+
 _FATAL_WEIGHT = 0.8
 
 

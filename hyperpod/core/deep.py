@@ -15,10 +15,9 @@ from statistics import median, quantiles
 from hyperpod.core.finding import Action, Finding, Severity
 
 CHECK = "deep"
-SLOW_KEYS = frozenset(
-    f"{CHECK}/{code}" for code in ("MemorySlow", "DiskSlow", "ComputeSlow", "CollectiveSlow", "NetworkSlow", "LinkSlow")
-)
-"""``check/code`` of what is slower than on the other nodes: it costs time, and ends no task."""
+
+DCGM_LIMITS_S = {1: 90.0, 2: 600.0, 3: 2400.0, 4: 9000.0}
+"""By level of ``dcgmi diag``, which takes seconds, about 2 minutes, a quarter of an hour, and up to 2 hours."""
 
 
 class Kind(StrEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from hyperpod.core.explains import Exits, explains
 from hyperpod.core.finding import Action, Finding, Severity, Whose, is_announced
 from hyperpod.core.node import (
     REASON_PREFIX,
@@ -84,6 +85,17 @@ def fatal_findings(node: NodeView) -> tuple[Finding, ...]:
         and f.action is not Action.NONE
         and not f.peer
         and _is_of_this_machine(f, node)
+    )
+
+
+def urgent_findings(node: NodeView) -> tuple[Finding, ...]:
+    """Return those fatal findings that a running job must not wait for.
+
+    The machine is to be repaired, or what is broken ends ranks or has them wait for ever. Any other only closes the
+    node: no new job comes, and the one that computes there goes on to its end.
+    """
+    return tuple(
+        f for f in fatal_findings(node) if f.action is not Action.DRAIN or explains(f.check, f.code) is not Exits.NONE
     )
 
 

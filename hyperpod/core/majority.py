@@ -23,6 +23,10 @@ DIFFERS = "DiffersFromGroup"
 COUNTS = frozenset({"gpus", "nvlinks", "efa", "infiniband_ports", "neuron_devices", "neuron_cores", "nvme_disks"})
 """What a machine has a number of, and cannot work well with less of. Everything else only makes a warning."""
 
+AMOUNTS = frozenset({"memory_mib"})
+"""What is measured and not counted: kernels differ a little in what they keep for themselves. Less counts as for
+``COUNTS``."""
+
 
 def _limit(default: Any, why: str) -> Any:
     """Declare a limit as checks declare theirs: its default, with what it means and why this default."""
@@ -42,6 +46,9 @@ class Limits:
     )
     settle_s: float = _limit(
         120.0, "Seconds that a difference must last: two looks of the slowest checks, and time for late devices."
+    )
+    memory_percent: float = _limit(
+        1.0, "Share by which the memory of two nodes may differ: the margin of the check memory for Slurm's RealMemory."
     )
     ignore: tuple[str, ...] = _limit(
         (),
@@ -63,6 +70,8 @@ class Limits:
             raise ValueError(f"majority must be above 0.5 and at most 1, got {self.majority!r}")
         if not _is_number(self.settle_s) or not 0 <= self.settle_s <= 86_400:
             raise ValueError(f"settle_s must be from 0 to 86400, got {self.settle_s!r}")
+        if not _is_number(self.memory_percent) or not 0 <= self.memory_percent <= 50:
+            raise ValueError(f"memory_percent must be from 0 to 50, got {self.memory_percent!r}")
         if not isinstance(self.ignore, tuple) or not all(isinstance(name, str) and name for name in self.ignore):
             raise ValueError(f"ignore must be a list of names, got {self.ignore!r}")
 
@@ -142,6 +151,28 @@ def majority_value(values: Iterable[str], limits: Limits = DEFAULTS) -> str | No
     return value if count >= limits.majority * total else None
 
 
+def majority_amount(values: Iterable[str], limits: Limits = DEFAULTS) -> str | None:
+    """Return the middle value when as many as a majority needs are near it; None when they are not."""
+    found = list(values)
+    if len(found) < limits.min_nodes or not (amounts := sorted(int(v) for v in found if _is_whole(v))):
+        return None
+    middle = str(amounts[len(amounts) // 2])
+    count = sum(_is_near(value, middle, limits) for value in found)
+    return middle if count >= limits.majority * len(found) else None
+
+
+def _is_as(name: str, own: str, usual: str, limits: Limits) -> bool:
+    return _is_near(own, usual, limits) if name in AMOUNTS else own == usual
+
+
+def _is_near(own: str, usual: str, limits: Limits) -> bool:
+    return _is_whole(own) and abs(int(own) - int(usual)) <= int(usual) * limits.memory_percent / 100
+
+
+def _is_whole(value: str) -> bool:
+    return value.isascii() and value.isdigit()
+
+
 def _judge_one(
     name: str,
     nodes: list[Counted],
@@ -150,10 +181,11 @@ def _judge_one(
     findings: dict[str, list[Finding]],
     waits: list[datetime],
 ) -> None:
-    usual = majority_value((node.inventory[name] for node in nodes), limits)
+    values = [node.inventory[name] for node in nodes]
+    usual = majority_amount(values, limits) if name in AMOUNTS else majority_value(values, limits)
     if usual is None:
         return
-    odd = [node for node in nodes if node.inventory[name] != usual]
+    odd = [node for node in nodes if not _is_as(name, node.inventory[name], usual, limits)]
     is_sites = len(odd) > limits.most_broken
     settle = timedelta(seconds=limits.settle_s)
     for node in odd:
@@ -170,7 +202,7 @@ def _judge_one(
 def _finding(name: str, node: Counted, usual: str, agree: int, total: int, *, is_sites: bool) -> Finding:
     own = node.inventory[name]
     text = f"{name} is {own or 'nothing'} here, {agree} of {total} nodes of {node.group} have {usual or 'nothing'}"
-    is_fewer = name in COUNTS and own.isascii() and usual.isascii() and own.isdigit() and usual.isdigit()
+    is_fewer = name in COUNTS | AMOUNTS and _is_whole(own) and _is_whole(usual)
     if is_fewer and int(own) < int(usual):
         if not is_sites:
             return Finding(CHECK, FEWER, Severity.FATAL, text, Action.DRAIN, device=name)

@@ -298,10 +298,9 @@ def _begin(
         return _begin_soft(node, AGREED_CAUSE, f"a job ended here: {accused}", action, snapshot, budget)
     if node.owes_deep and owner is DrainOwner.NOBODY and is_fresh(node, policy, snapshot):
         # No repair and no budget: it is not taken out of work, it has not begun. Once it is ready it is undrained.
-        text = "takes no job before its deep check"
-        machine = node.instance_id or node.agent_instance_id
-        reason = drain_reason(FIRST_CHECK_CAUSE, text, Whose.SITE.value, machine, node.boot_id)
-        return [do.DrainNode(reason, node.name)], notes, timedelta(milliseconds=500)
+        return [_close_before_check(node)], notes, timedelta(milliseconds=500)
+    if node.owes_deep:
+        notes.append(Note("BeforeFirstJob", f"{node.name} takes no job before its deep check", node.name))
     is_working = node.is_ready and is_fresh(node, policy, snapshot)
     is_void = owner is DrainOwner.OURS and reason_machine(node.reason) not in ("", node.instance_id)
     is_back = owner is DrainOwner.SLURM and node.availability is Availability.DOWN and is_working
@@ -317,6 +316,13 @@ def _begin(
         text = f"drained by Slurm itself ({node.reason or 'no reason given'}): hyperpod undrain brings it back"
         notes.append(Note("SlurmsDrain", text, node.name))
     return [], notes, IDLE_WAKE
+
+
+def _close_before_check(node: NodeView) -> do.Action:
+    """Its slurmd starts only when this drain is seen, so nothing can come before the check."""
+    machine = node.instance_id or node.agent_instance_id
+    text = "takes no job before its deep check"
+    return do.DrainNode(drain_reason(FIRST_CHECK_CAUSE, text, Whose.SITE.value, machine, node.boot_id), node.name)
 
 
 def _begin_soft(
@@ -724,10 +730,16 @@ def _checking(
     if is_dead(node, policy, snapshot) and node.jobs:
         moved = repair.moved(RepairStatus.FENCING, now, action=_machine_action(repair), instance_id=node.instance_id)
         return [_save(moved, f"{node.name} died"), *_fence_and_down(node, moved)], [], timedelta(0)
+    if node.owes_deep and node.drain_owner is DrainOwner.NOBODY and is_fresh(node, policy, snapshot):
+        # Somebody has opened it: its slurmd would wait for ever.
+        note = Note("Checking", _progress(node, repair, policy, now), node.name)
+        return [_close_before_check(node)], [note], timedelta(milliseconds=500)
     if node.waits_for_deep and is_fresh(node, policy, snapshot):
         # A deep check ends by itself; the time for a birth is over when it begins.
         return [], [Note("Checking", _progress(node, repair, policy, now), node.name)], timedelta(milliseconds=500)
-    if is_dead(node, policy, snapshot) or now - repair.changed_at > timedelta(seconds=policy.replace_timeout_s):
+    # While we were away the slurmd of one that owes its deep check has waited for us: that was not its fault.
+    began = max(repair.changed_at, snapshot.started_at) if node.owes_deep else repair.changed_at
+    if is_dead(node, policy, snapshot) or now - began > timedelta(seconds=policy.replace_timeout_s):
         if repair.cause == RETURNED_CAUSE and node.instance_status not in OFF:
             note = Note("NotReady", f"{node.name} came back but does not pass its basic checks", node.name)
             return [], [note], IDLE_WAKE
@@ -744,7 +756,9 @@ def _held(
         moved = repair.moved(RepairStatus.CHECKING, now)
         return [_save(moved, "a person brought another machine")], [], timedelta(0)
     is_open = node.availability is Availability.UP and not node.is_drained
-    if is_open and node.is_ready and is_fresh(node, policy, snapshot) and not fatal_findings(node):
+    # One that owes its deep check is closed for that, and opened after it, like any other.
+    is_well = (node.is_ready or node.owes_deep) and not fatal_findings(node)
+    if is_open and is_well and is_fresh(node, policy, snapshot):
         return [do.EndRepair("a person has opened it again", node.name)], [], IDLE_WAKE
     asked = _admins_wish(node)
     if asked is not None and not node.jobs and not node.is_completing:

@@ -37,7 +37,7 @@ from hyperpod.core.job import (
     TaskExit,
 )
 from hyperpod.core.judging import judged
-from hyperpod.core.liveness import SHUTDOWN_CAUSE, fatal_findings
+from hyperpod.core.liveness import SHUTDOWN_CAUSE, urgent_findings
 from hyperpod.core.node import Availability, NodeView, RepairStatus
 from hyperpod.core.plan import Note, Plan
 from hyperpod.core.policy import ResumePolicy
@@ -205,7 +205,7 @@ def _must_leave(node: NodeView) -> bool:
     repair = node.repair
     if repair is not None and repair.cause == SHUTDOWN_CAUSE and repair.status is RepairStatus.DRAINING:
         return True
-    return bool(fatal_findings(node)) and (repair is None or repair.cause not in DEAD_CAUSES)
+    return bool(urgent_findings(node)) and (repair is None or repair.cause not in DEAD_CAUSES)
 
 
 def _step_failed(

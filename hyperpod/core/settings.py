@@ -289,6 +289,13 @@ class DeepPolicy(_Block):
         description="Share below the median of all links at which one is slow. Default 0.3: neighbours' traffic costs "
         "a tenth or two.",
     )
+    dcgm_level: Whole = Field(
+        1,
+        ge=1,
+        le=4,
+        description="Level of DCGM's own diagnostic (dcgmi diag -r), where it is installed. Default 1: seconds; level "
+        "2 takes about 2 minutes, 3 a quarter of an hour, 4 up to 2 hours.",
+    )
 
 
 class HealthPolicy(_Block):

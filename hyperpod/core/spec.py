@@ -295,6 +295,7 @@ def spec_policies(spec: ClusterSpec) -> dict[str, Any]:
             "disk_mb": block.health.deep.disk_mb,
             "transfer_mb": block.health.deep.transfer_mb,
             "tolerance": block.health.deep.tolerance,
+            "dcgm_level": block.health.deep.dcgm_level,
         },
         "repair": plain_settings(block.repair)
         | {"are_spares_stopped": spec.provider is Provider.EC2 and block.ec2.spares == SpareState.STOPPED},

@@ -20,8 +20,8 @@ _MOST_MEMORY = 256 << 20
 _SHARE_OF_MEMORY = 0.1
 
 
-def stress(seconds: float, folders: list[str], disk_mb: int, matrix: int) -> None:
-    """Test this node alone; each part takes about ``seconds``."""
+def stress(seconds: float, folders: list[str], disk_mb: int, matrix: int, dcgm_level: int) -> None:
+    """Test this node alone; each part takes about ``seconds``, DCGM's diagnostic what its level takes."""
     with open("/proc/meminfo") as file:
         available = memory.available_bytes(file.read())
     size = min(_MOST_MEMORY, int(available * _SHARE_OF_MEMORY)) // 4096 * 4096
@@ -30,7 +30,7 @@ def stress(seconds: float, folders: list[str], disk_mb: int, matrix: int) -> Non
     say(compute.check_cpus(sorted(os.sched_getaffinity(0)), seconds))
     for line in compute.check_with_torch(seconds, matrix):
         say(line)
-    for line in dcgm.check_dcgm():
+    for line in dcgm.check_dcgm(dcgm_level):
         say(line)
     for folder in folders:
         for line in disk.check_disk(folder, disk_mb << 20):
@@ -45,7 +45,13 @@ def run(program: str, args: Mapping[str, Any]) -> None:
         OSError: if the machine refuses.
     """
     if program == "stress":
-        stress(float(args["seconds"]), [str(f) for f in args["folders"]], int(args["disk_mb"]), int(args["matrix"]))
+        stress(
+            float(args["seconds"]),
+            [str(f) for f in args["folders"]],
+            int(args["disk_mb"]),
+            int(args["matrix"]),
+            int(args.get("dcgm_level", 1)),
+        )
         return
     if program == "all_reduce":
         say(

@@ -87,6 +87,8 @@ class Facts:
             ``neuron_devices``, ...); what is not in it is not known, and the group's majority decides elsewhere.
         sysfs: Where the kernel's device tree is mounted, without a slash at the end.
         jobs: Slurm's jobs that have processes or are known on this node now; None while that is not known.
+        is_held: slurmd waits, until the controller has closed the node to jobs, because a deep check comes first; or
+            it has just been let go.
     """
 
     now: datetime
@@ -101,6 +103,7 @@ class Facts:
     expected: Mapping[str, float] = field(default_factory=dict)
     sysfs: str = "/sys"
     jobs: frozenset[int] | None = None
+    is_held: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,8 @@ class Check(Protocol):
     """One health check. Instances are made by the registry with their settings.
 
     The attributes ``is_job_start`` and ``is_job_end`` (absent: False) make it run when a job's first task comes to
-    this node, and when its last one has left.
+    this node, and when its last one has left. One that follows a log has a method ``clear(code, device)``, by which a
+    person ends what it keeps; it is called from another thread than ``run``.
     """
 
     about: ClassVar[About]

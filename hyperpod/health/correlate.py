@@ -8,6 +8,7 @@ from dataclasses import replace
 from hyperpod.core.finding import Action, Finding, Severity
 
 _KERNEL_LOG, _LINE = "kernel_log", "NeuronHardwareError"
+_FABRIC_LOG = "fabric_log"
 _COUNTED = frozenset({"NeuronMemoryUncorrected", "NeuronMemoryRepairable", "NeuronHardwareErrors", "NeuronResetFails"})
 _ASKS = "TERMINATE"
 
@@ -18,7 +19,10 @@ def asks_for_replacement(finding: Finding) -> bool:
 
 
 def correlate(findings: Sequence[Finding], asked_before: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Return the findings, with a Neuron line that asks for another machine as FATAL where a second fact agrees.
+    """Return the findings, each event once, and with a Neuron line that asks for another machine as FATAL where a
+    second fact agrees.
+
+    The fabric manager tells of the kernel's SXids once more; the kernel's word stands.
 
     The text of such a line is the runtime's, written through the driver: any process that may open the device can
     write it. A counter of the same device (or of the node) that rose is a second fact, and so is the same request in
@@ -28,6 +32,7 @@ def correlate(findings: Sequence[Finding], asked_before: Collection[str] = ()) -
         findings: Open findings of this node.
         asked_before: Devices for which the same was asked in an earlier boot of this machine.
     """
+    findings = _without_echoes(findings)
     if not any(asks_for_replacement(f) for f in findings):
         return tuple(findings)
     counted = {f.device for f in findings if f.check == "neuron" and f.code in _COUNTED}
@@ -45,3 +50,10 @@ def correlate(findings: Sequence[Finding], asked_before: Collection[str] = ()) -
             finding = replace(finding, severity=Severity.FATAL, action=Action.REPLACE, is_hard=True, message=message)
         out.append(finding)
     return tuple(out)
+
+
+def _without_echoes(findings: Sequence[Finding]) -> Sequence[Finding]:
+    if not any(f.check == _FABRIC_LOG for f in findings):
+        return findings
+    told = {(f.code, device) for f in findings if f.check == _KERNEL_LOG for device in (f.device, "")}
+    return [f for f in findings if f.check != _FABRIC_LOG or (f.code, f.device) not in told]

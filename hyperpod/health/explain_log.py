@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from hyperpod.core.finding import Action, Severity
 from hyperpod.health.explain_neuron import NeuronExplainer
 from hyperpod.health.explain_slurm import SlurmExplainer
-from hyperpod.health.kernel import classify, device_of, explain_benign
+from hyperpod.health.fabric_log import classify_fabric, is_fabric_line
+from hyperpod.health.kernel import classify, explain_benign
 from hyperpod.health.kernel_events import Judged, KernelEvents
 from hyperpod.health.log_lines import LogLine, Writer
 from hyperpod.health.record import Record, Word, sentence, word_of
@@ -34,12 +35,6 @@ USUAL_ROOTS = (
 
 _ROOT = re.compile(r"\bKernel command line: .*\broot=/dev/(?P<dev>[\w/-]+)")
 _BOOT = re.compile(r"^-- (?:Boot (?P<boot>[0-9a-f]{32})|Reboot) --$")
-_FABRIC = re.compile(
-    r"detected NVSwitch (?P<word>fatal|non-fatal) error (?P<code>\d+)(?:.* pci bus id (?P<bus>[0-9a-fA-F:.]+))?"
-)
-_TOPOLOGY = re.compile(r"number of NVSwitches don't match with any supported system topology|topology mismatch")
-_NO_SWITCH = re.compile(r"NV_WARN_NOTHING_TO_DO")
-_FABRIC_LOG = re.compile(r"^\[[A-Z][a-z]{2} \d\d \d{4} \d\d:\d\d:\d\d\] \[[A-Z]+\] (?:\[tid \d+\] )?")
 _FABRIC_PROGRAMS = frozenset({"nv-fabricmanager", "nvidia-fabricmanager"})
 
 KERNELISH = re.compile(
@@ -259,7 +254,7 @@ class LogExplainer:
 
     def _program(self, number: int, line: LogLine) -> list[Record]:
         text = line.text
-        is_fabric = line.program in _FABRIC_PROGRAMS or _FABRIC_LOG.match(text) is not None
+        is_fabric = line.program in _FABRIC_PROGRAMS or is_fabric_line(text)
         if is_fabric and (out := self.fabric_manager(number, text)):
             return out
         if out := self._neuron.runtime(number, text):
@@ -270,19 +265,8 @@ class LogExplainer:
 
     def fabric_manager(self, number: int, text: str) -> list[Record]:
         """Explain a line of NVIDIA's fabric manager."""
-        found = _FABRIC.search(text)
-        if found:
-            device = device_of(found["bus"]) if found["bus"] and ":" in found["bus"] else ""
-            code = f"SXid{found['code']}"
-            if found["word"] == "fatal":
-                why = f"fatal error {found['code']} of an NVSwitch: all GPUs of the node"
-                return [Record(number, "fabric_manager", code, device, Word.REBOOT, why)]
-            why = f"error {found['code']} of an NVSwitch, not fatal"
-            return [Record(number, "fabric_manager", code, device, Word.WARN, why)]
-        if _TOPOLOGY.search(text):
-            why = "the NVSwitches that were found fit no known machine: one is missing; the fabric manager ends"
-            return [Record(number, "fabric_manager", "TopologyMismatch", "", Word.REBOOT, why)]
-        if _NO_SWITCH.search(text):
-            why = "this machine has no NVSwitch: no fault"
-            return [Record(number, "fabric_manager", "NoSwitch", "", Word.OK, why)]
-        return []
+        found = classify_fabric(text)
+        if found is None:
+            return []
+        word = word_of(found.severity, found.action, found.whose)
+        return [Record(number, found.check, found.code, found.device, word, found.message)]

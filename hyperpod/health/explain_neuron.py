@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from hyperpod.health.parse_neuron import (
     ECC_REPAIRABLE,
     ECC_UNCORRECTED,
@@ -13,17 +11,14 @@ from hyperpod.health.parse_neuron import (
     increases,
     parse_neuron_ls,
     parse_neuron_monitor,
+    runtime_status,
 )
 from hyperpod.health.record import Record, Word, sentence, word_of
 
-_NAMES = {status.name: number for number, status in RUNTIME_STATUSES.items()}
-_STATUS = re.compile(
-    r"\b(?:status(?:[ _]code)?|error[ _]code|err|code)\s*[=:]?\s*\(?(?P<status>\d{1,4})\b(?!\.\d)", re.IGNORECASE
+_JOBS_LOG = (
+    "from a job's log, where users write: the agent takes it as a hint who ended the job, and goes by the device's own "
+    "counters"
 )
-_RUNTIME = re.compile(r"nrt|NRT|[Nn]euron|NEURON|\bNMGR:|\bTDRV:")
-_NAME = re.compile(r"\bNRT_[A-Z_]+\b")
-_DEVICE = re.compile(r"\bn(?:euron_device|d) ?[=:]? ?(?P<nd>\d+)\b")
-_JOBS_LOG = "from a job's log, which the agent does not read: it goes by the device's own counters"
 _PROGRAMS = {1002: "bad input", 1003: "numerical error", 1004: "execution error", 1006: "access out of bounds"}
 
 
@@ -123,22 +118,15 @@ class NeuronExplainer:
 
     def runtime(self, number: int, text: str) -> list[Record]:
         """Look for a status of the runtime in a line of a job's log."""
-        if not _RUNTIME.search(text):
+        told = runtime_status(text)
+        if told is None:
             return []
-        names = [name for name in _NAME.findall(text) if name in _NAMES]
-        status = _NAMES[names[0]] if names else None
-        if status is None:
-            found = _STATUS.search(text)
-            status = int(found["status"]) if found else None
-        if status is None:
-            return []
-        device = _DEVICE.search(text)
-        name = f"nd{device['nd']}" if device else ""
+        status, name = told
         if status in _PROGRAMS:
             why = f"the runtime's status {status}: {_PROGRAMS[status]}, the program's"
             return [Record(number, "neuron_runtime", f"Nrt{status}", name, Word.APP, why)]
         known = RUNTIME_STATUSES.get(status)
-        if known is None or (status == 5 and not names and "execut" not in text.lower()):
+        if known is None:
             return []
         word = word_of(known.severity, known.action, known.whose)
         why = sentence(f"the runtime's status {status} ({known.name}): {known.accuses}", known.needs, _JOBS_LOG)

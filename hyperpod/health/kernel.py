@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from hyperpod.core.finding import Action, Severity, Whose
+from hyperpod.health.pci_name import device_of
 from hyperpod.health.xid import (
     NVLINK5_CODES,
     NVLINK74_ECC,
@@ -123,16 +124,6 @@ _COMES_BACK = frozenset(
     {46, 48, 62, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158, 167, 168, 169, 171, 172}
 )
 """Codes for which a reboot is tried once: the second time asks for another machine."""
-
-
-def device_of(pci: str) -> str:
-    """Return the form in which devices are named everywhere, the kernel's own: ``0000:9b:00.0``.
-
-    NVIDIA's lines leave out the function, or the domain, or write either with more digits.
-    """
-    *domain, bus, slot = pci.strip(" .").lower().split(":")
-    slot, _, function = slot.partition(".")
-    return f"{domain[-1][-4:] if domain else '0000'}:{bus}:{slot}.{function[-1:] or '0'}"
 
 
 def _xid(match: re.Match[str]) -> Verdict:

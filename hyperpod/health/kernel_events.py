@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hyperpod.core.finding import Action, Severity, Whose
-from hyperpod.health.kernel import DAY_S, GPU_NAMED, Verdict, classify, device_of
+from hyperpod.health.kernel import DAY_S, GPU_NAMED, Verdict, classify
+from hyperpod.health.pci_name import device_of
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

@@ -7,11 +7,12 @@ reports is a fact about now. A tool that failed is a value of its own (``problem
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hyperpod.core.finding import Action, Severity, Whose
+from hyperpod.core.finding import Action, Finding, Severity, Whose
 
 ECC_UNCORRECTED = frozenset({"mem_ecc_uncorrected", "sram_ecc_uncorrected"})
 """Counters whose increase is a hard fact."""
@@ -108,6 +109,51 @@ RUNTIME_STATUSES: Mapping[int, RuntimeStatus] = {
     ),
 }
 """Statuses with a meaning for the machine. Others belong to the program."""
+
+_NAMES = {status.name: number for number, status in RUNTIME_STATUSES.items()}
+_STATUS = re.compile(
+    r"\b(?:status(?:[ _]code)?|error[ _]code|err|code)\s*[=:]?\s*\(?(?P<status>\d{1,4})\b(?!\.\d)", re.IGNORECASE
+)
+_RUNTIME = re.compile(r"nrt|NRT|[Nn]euron|NEURON|\bNMGR:|\bTDRV:")
+_NAME = re.compile(r"\bNRT_[A-Z_]+\b")
+_NAMED_DEVICE = re.compile(r"\bn(?:euron_device|d) ?[=:]? ?(?P<nd>\d+)\b")
+_MOST_STATUSES = 4
+_LONGEST = 2000
+
+
+def runtime_status(text: str) -> tuple[int, str] | None:
+    """Return the runtime's status that a line of a log names, and the device (``nd3``, or empty); None when none."""
+    if not _RUNTIME.search(text):
+        return None
+    names = [name for name in _NAME.findall(text) if name in _NAMES]
+    status = _NAMES[names[0]] if names else None
+    if status is None:
+        found = _STATUS.search(text)
+        status = int(found["status"]) if found else None
+    if status is None or (status == 5 and not names and "execut" not in text.lower()):
+        # Five is also many other things.
+        return None
+    device = _NAMED_DEVICE.search(text)
+    return status, f"nd{device['nd']}" if device else ""
+
+
+def output_findings(text: str, job_id: int) -> list[Finding]:
+    """Return what the end of a job's output says of the machine, each status and device once: WARN, evidence only."""
+    found: dict[tuple[int, str], Finding] = {}
+    for line in text.splitlines():
+        told = runtime_status(line[:_LONGEST])
+        known = RUNTIME_STATUSES.get(told[0]) if told else None
+        if told is None or known is None or told in found:
+            continue
+        status, device = told
+        where = f" of {device}" if device else ""
+        message = f"the output of job {job_id} names the Neuron runtime's status {status}{where}: {known.accuses}"
+        found[told] = Finding(
+            "neuron", f"Nrt{status}", Severity.WARN, message, device=device, whose=known.whose, job_id=job_id
+        )
+        if len(found) >= _MOST_STATUSES:
+            break
+    return list(found.values())
 
 
 def parse_neuron_monitor(line: str) -> NeuronReport | None:

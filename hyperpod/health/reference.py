@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from hyperpod.core.explains import EXPLAINING_XIDS, Exits, explains
 from hyperpod.core.finding import Severity, Whose
 from hyperpod.core.node import Role
 from hyperpod.health import registry
@@ -33,6 +34,8 @@ Every check: what it reads, what a finding means, what is done about it, its cod
 - Every check with a rhythm has the settings `interval_s`, `deadline_s` and `damping`, and the codes `CheckHangs` (a
   run did not come back within its deadline) and `CheckFailed` (the check itself failed). Both are UNKNOWN and drain
   nothing.
+- **Explains**: which exits of a job's rank the finding can be the cause of. Only such a finding convicts its node
+  together with the first exit; all others make the node a suspect ([who was it](../guides/who-was-it.md)).
 """
 
 
@@ -74,10 +77,10 @@ def _section(name: str) -> Iterator[str]:
     ):
         yield f"- **{word}**: {_escaped(text)}"
     yield ""
-    yield "| Code | Means |"
-    yield "|---|---|"
+    yield "| Code | Means | Explains |"
+    yield "|---|---|---|"
     for code, text in about.codes.items():
-        yield f"| `{code}` | {_cell(text)} |"
+        yield f"| `{code}` | {_cell(text)} | {_explained(name, code)} |"
     rows = registry.setting_rows(name)
     if not rows:
         yield ""
@@ -88,6 +91,13 @@ def _section(name: str) -> Iterator[str]:
     yield "|---|---|---|"
     for row in rows:
         yield f"| `{row.name}` | `{_cell(_value(row.default))}` | {_cell(row.why)} |"
+
+
+def _explained(check: str, code: str) -> str:
+    if check == kernel_log.NAME and code == "Xid<N>":
+        return "see the table"
+    word = explains(check, code)
+    return "" if word is Exits.NONE else word.value
 
 
 def _value(value: object) -> str:
@@ -125,6 +135,8 @@ def _xids() -> Iterator[str]:
     yield _XID_HEAD
     for code, xid in sorted(XIDS.items()):
         yield f"| {code} | {_cell(xid.meaning)} | {_severity(xid)} | {xid.action.value} | {_mark(code)} |"
+    yield ""
+    yield f"Explain any exit of a rank: {', '.join(str(code) for code in sorted(EXPLAINING_XIDS))}."
     yield _RECOVERY_HEAD
     for value, (name, severity, action) in RECOVERY_ACTIONS.items():
         yield f"| {value} | {name} | {severity.name} | {action.value} |"

@@ -28,6 +28,9 @@ from hyperpod.health.checks.ec2_notice import Ec2NoticeCheck
 from hyperpod.health.checks.edac import EdacCheck
 from hyperpod.health.checks.efa import EfaCheck
 from hyperpod.health.checks.ethernet import EthernetCheck
+from hyperpod.health.checks.fabric_log import FabricLogCheck
+from hyperpod.health.checks.fi_info import FiInfoCheck
+from hyperpod.health.checks.fstab import FstabCheck
 from hyperpod.health.checks.gpu_count import GpuCountCheck
 from hyperpod.health.checks.gpu_driver import GpuDriverCheck
 from hyperpod.health.checks.gpu_fabric import GpuFabricCheck
@@ -101,6 +104,9 @@ CHECKS: Mapping[str, Callable[..., Any]] = {
     "gpu_slowdown": GpuSlowdownCheck,
     "gpu_temperature": GpuTemperatureCheck,
     "ec2_notice": Ec2NoticeCheck,
+    "fabric_log": FabricLogCheck,
+    "fi_info": FiInfoCheck,
+    "fstab": FstabCheck,
 }
 """Checks that the runner starts, by name. ``kernel_log`` is driven by events and has its place in the agent; ``group``
 is judged by the controller, and what is in ``ELSEWHERE`` is found without a run."""

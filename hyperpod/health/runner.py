@@ -274,6 +274,18 @@ class Runner:
             self._found = tuple(f for slot in self._slots.values() for f in slot.open.values())
         return self._found
 
+    def clear(self, code: str, device: str) -> bool:
+        """End findings by a person's word, of checks that cannot see for themselves that something is over."""
+        was_open = False
+        for slot in self._slots.values():
+            clear = getattr(slot.check, "clear", None)
+            if clear is not None and clear(code, device):
+                slot.open.pop((slot.check.name, code, device), None)
+                slot.history.clear()
+                self._forget()
+                was_open = True
+        return was_open
+
     def inventory(self) -> dict[str, str] | None:
         """Return what all checks have counted, in words that can be compared between machines of a group.
 

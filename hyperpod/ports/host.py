@@ -165,6 +165,14 @@ class Host(Protocol):
         """
         ...
 
+    def read_part(self, path: str, offset: int, limit: int) -> bytes:
+        """Return what stands in a file from a place on; less than ``limit`` bytes at its end.
+
+        Raises:
+            OSError: if it cannot be read.
+        """
+        ...
+
     def list_dir(self, path: str) -> Sequence[str]:
         """Return the names in a folder, sorted.
 

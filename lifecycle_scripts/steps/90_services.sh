@@ -10,9 +10,10 @@ head) systemctl start slurmctld.service && systemctl start --no-block hyperpod-c
 worker)
 	hold=/run/systemd/system/slurmd.service.d/hyperpod-first-check.conf
 	if jq -e '(.deep_on_start // []) | length > 0' /etc/hyperpod/agent.json >/dev/null; then
-		# A node that registers gets a pending job at once: slurmd waits until the controller keeps jobs away.
+		# A node that registers gets a pending job at once: slurmd waits until the controller keeps jobs away. A try that
+		# fails is made again (Restart=always), however long the controller is away.
 		install -d -m 0755 "${hold%/*}"
-		printf '[Service]\nExecStartPre=-/opt/hyperpod/bin/hyperpod-agent first-check\nTimeoutStartSec=150\n' >"$hold"
+		printf '[Service]\nExecStartPre=/opt/hyperpod/bin/hyperpod-agent first-check\n' >"$hold"
 		systemctl daemon-reload
 	fi
 	systemctl start --no-block slurmd.service

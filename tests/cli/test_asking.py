@@ -235,6 +235,13 @@ def test_why_of_a_node_is_by_its_name_and_a_wrong_name_is_usage(demo: Fakes) -> 
         (["replace-node", "worker-1"], ("replace", {"node": "worker-1", "force": False})),
         (["reboot-node", "worker-1", "--force"], ("reboot", {"node": "worker-1", "force": True})),
         (["breaker", "reset"], ("reset-breaker", {})),
+        *(
+            (
+                ["clear", "worker-1", f"{check}/Some", "--reason", "x"],
+                ("clear", {"node": "worker-1", "check": check, "code": "Some", "device": "", "reason": "x"}),
+            )
+            for check in ("fabric_log", "deep", "ec2_event")
+        ),
     ],
 )
 def test_commands_are_told_to_the_controller(demo: Fakes, argv: list[str], asked: tuple[str, dict[str, str]]) -> None:

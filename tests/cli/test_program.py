@@ -79,6 +79,7 @@ def test_the_version(fakes: Fakes) -> None:
         (["status", "--wach"], "No such option", "hyperpod status --help"),
         (["job", "show"], "Missing argument", "hyperpod job show --help"),
         (["jobs", "-o", "xml"], "xml", "hyperpod jobs --help"),
+        (["status", "demo"], "extra argument", "--cluster NAME names the cluster; hyperpod status --help"),
         (["events", "--limit", "0"], "--limit", "hyperpod events --help"),
     ],
 )

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 from surroundings import Fakes
 
-from hyperpod.adapters.local.diary import Diary, Traces
+from hyperpod.adapters.local.diary import Diary, Trace, Traces
 from hyperpod.cli.rehearse import read_plan
 from hyperpod.errors import HyperpodError, InvalidState
 
@@ -164,7 +164,7 @@ def test_what_a_killed_rehearsal_has_left_is_undone(
 ) -> None:
     left = diary(fakes)
     with left.opened():
-        left.note_fault("worker-2", "disk-full", "/tmp")
+        left.note_fault(Trace("worker-2", "disk-full", "/tmp"))
         left.note_job(6, "/fsx/rehearsal-1")
     words = [plan_file(tmp_path, QUIET % "freeze") if word == "PLAN" else word for word in way]
     assert fakes.run("rehearse", *words).code == 0
@@ -183,13 +183,35 @@ def test_what_cannot_be_undone_stays_in_the_diary(fakes: Fakes, faults: FakeFaul
     def refuse(*words: str) -> None:
         raise InvalidState("undo it", "frozen")
 
-    faults.undo = refuse  # type: ignore[method-assign]
+    faults.undo = refuse  # type: ignore[method-assign,assignment]
     left = diary(fakes)
     with left.opened():
-        left.note_fault("worker-2", "disk-full", "/tmp")
+        left.note_fault(Trace("worker-2", "disk-full", "/tmp"))
     assert fakes.run("rehearse", "--undo").code == 4
     with left.opened():
-        assert left.traces.faults == [("worker-2", "disk-full", "/tmp")]
+        assert left.traces.faults == [Trace("worker-2", "disk-full", "/tmp")]
+
+
+@pytest.mark.parametrize("way", [("--undo",), ("PLAN",)])
+def test_what_a_killed_injection_has_left_is_undone_by_a_rehearsal(
+    fakes: Fakes, faults: FakeFaults, tmp_path: Path, way: tuple[str, ...]
+) -> None:
+    injected = Diary(fakes.machines.cluster("demo").path, "injected")
+    with injected.opened():
+        injected.note_fault(Trace("worker-2", "freeze", "", until=fakes.place.clock() - 60))
+    words = [plan_file(tmp_path, QUIET % "freeze") if word == "PLAN" else word for word in way]
+    result = fakes.run("rehearse", *words)
+    assert result.code == 0, result.err
+    assert faults.done[0] == ("undo", "worker-2", "freeze", "")
+    assert "undone now: freeze on worker-2" in result.err
+    assert injected.is_empty
+
+
+def test_a_diary_of_an_older_version_is_understood(tmp_path: Path) -> None:
+    (tmp_path / "rehearsal.json").write_text('{"faults": [["worker-1", "freeze", ""]], "job": 3, "folder": "/fsx/x"}')
+    book = Diary(tmp_path)
+    with book.opened():
+        assert book.traces == Traces([Trace("worker-1", "freeze", "")], 3, "/fsx/x")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"faults": [["a"]]}', '{"faults": 1, "job": 0, "folder": ""}'])

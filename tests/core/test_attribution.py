@@ -38,8 +38,8 @@ def falls(rank: int, node: int, after: float = 0.0, code: int | None = 1, signal
     return exit_of(rank, code=code, signal=signal, node=f"worker-{node}", time=T + after)
 
 
-def warns(code: str = "CorrectedErrors", **fields: Any) -> Finding:
-    values: dict[str, Any] = {"check": "edac", "message": f"{code} was seen", "since": ago(60)}
+def warns(code: str = "EccUncorrected", **fields: Any) -> Finding:
+    values: dict[str, Any] = {"check": "gpu_memory", "message": f"{code} was seen", "since": ago(60)}
     return Finding(code=code, severity=Severity.WARN, **{**values, **fields})
 
 
@@ -56,7 +56,7 @@ def judge(*witnesses: Witness, exits: Any = (), of: Attempt | None = None, **fie
 
 ALONE = (falls(3, 2),)
 ALL = tuple(falls(i, i, 0.1 * i) for i in (1, 2, 3, 4))
-SOFT = fatal("LinkDown", Action.REBOOT, check="efa", is_hard=False)
+SOFT = fatal("EfaLinkDown", Action.REBOOT, check="efa", is_hard=False)
 APP = warns("Xid13", check="kernel_log", whose=Whose.USER)
 
 TABLE: list[tuple[str, list[Witness], Any, Kind, tuple[str, ...], bool, str]] = [
@@ -64,13 +64,31 @@ TABLE: list[tuple[str, list[Witness], Any, Kind, tuple[str, ...], bool, str]] = 
     ("a dead machine", [seen(2, dead="worker-2 is dead")], ALONE, Kind.NODE, ("worker-2",), True, "worker-2 is dead"),
     ("a hard fact", [seen(2, fatal())], ALL, Kind.NODE, ("worker-2",), True, "kernel_log/Xid79"),
     ("a hard fact elsewhere than the first exit", [seen(4, fatal())], ALONE, Kind.NODE, ("worker-4",), True, "Xid79"),
-    ("a soft fatal finding", [seen(2, SOFT)], (), Kind.NODE, ("worker-2",), False, "efa/LinkDown"),
+    ("a soft fatal finding", [seen(2, SOFT)], (), Kind.NODE, ("worker-2",), False, "efa/EfaLinkDown"),
     ("the first exit alone", [], ALONE, Kind.UNKNOWN, (), False, "rank 3 of step 0 on worker-2"),
-    ("a warning alone", [seen(2, warns())], (), Kind.UNKNOWN, (), False, "CorrectedErrors"),
+    ("a warning alone", [seen(2, warns())], (), Kind.UNKNOWN, (), False, "EccUncorrected"),
     ("first exit and warning", [seen(2, warns())], ALONE, Kind.NODE, ("worker-2",), True, ", and "),
     (
         "first exit, where memory was measured as slow",
         [seen(2, warns("MemorySlow", check="deep"))],
+        ALONE,
+        Kind.UNKNOWN,
+        (),
+        False,
+        "which is not enough to blame a node",
+    ),
+    (
+        "first exit, where a GPU is warmer than the others",
+        [seen(2, warns("TemperatureOutlier", check="gpu_temperature"))],
+        ALONE,
+        Kind.UNKNOWN,
+        (),
+        False,
+        "which is not enough to blame a node",
+    ),
+    (
+        "first exit, where the time service is dead",
+        [seen(2, warns("TimeServiceDown", check="service"))],
         ALONE,
         Kind.UNKNOWN,
         (),
@@ -381,6 +399,182 @@ def test_only_a_hard_fact_or_two_methods_that_agree_may_drain(seen_by: list[Witn
             assert "fact" in against or len(against) >= 2
 
 
+# --- which findings explain a rank's death ----------------------------------------------------------------------
+
+KILLED = (falls(3, 2, code=None, signal=9),)
+BUS_ERROR = (falls(3, 2, code=None, signal=7),)
+ABORTED = (falls(3, 2, code=None, signal=6),)
+CRASHED = (falls(3, 2, code=None, signal=11),)
+ACCUSED = [seen(i, warns("EfaPeerErrors", peer="worker-2", check="efa")) for i in (1, 3)]
+
+
+def says(check: str, code: str, **fields: Any) -> Witness:
+    return seen(2, warns(code, check=check, **fields))
+
+
+STORIES: list[tuple[str, list[Witness], Any, bool]] = [
+    # what, witnesses, exits, whether worker-2 is convicted
+    ("a disk that is 91 % full, and an exit code", [says("disk", "DiskFull")], ALONE, False),
+    ("a frequency governor that differs, and a crash", [says("cpu", "GovernorSlow")], CRASHED, False),
+    ("a clock that nobody keeps in step", [says("clock_sync", "ClockUnsynchronised")], ALONE, False),
+    ("a clock that is two seconds off", [says("munge", "ClockOffset")], ABORTED, False),
+    ("a name that did not resolve for a moment", [says("name", "NameUnknown")], ALONE, False),
+    ("a process that another job has left", [says("leftovers", "ProcessesLeft")], ALONE, False),
+    ("a GPU's memory that is held by nobody", [says("gpu_processes", "MemoryHeld")], ALONE, False),
+    ("many corrected memory errors, and a bus error", [says("edac", "MemoryCorrected")], BUS_ERROR, False),
+    ("corrected machine checks in the kernel's log", [says("kernel_log", "MachineCheckCorrected")], CRASHED, False),
+    ("an uncorrected machine check of unused data", [says("kernel_log", "MachineCheckUnused")], BUS_ERROR, False),
+    ("another driver than the rest of the group", [says("group", "DriverDiffers")], ALONE, False),
+    ("a link that is slower than the others", [says("infiniband", "LinkSlow")], ABORTED, False),
+    ("a GPU that is too warm", [says("gpu_temperature", "GpuHot")], ALONE, False),
+    ("a page that waits to be remapped", [says("gpu_memory", "RemapPending")], ALONE, False),
+    ("an Xid that says that a remapping waits", [says("kernel_log", "Xid63")], ALONE, False),
+    ("an Xid of an application, told as the node's", [says("kernel_log", "Xid31")], ALONE, False),
+    ("an Xid that nobody knows", [says("kernel_log", "Xid999")], ALONE, False),
+    ("a word that begins like an Xid", [says("kernel_log", "Xid94x")], ALONE, False),
+    ("the code of another check", [says("disk", "EccUncorrected")], ALONE, False),
+    ("a line of the site's own checks", [says("nhc", "NhcFailed")], ALONE, False),
+    ("a program of the site's own", [says("users.scratch", "ScratchFull")], ALONE, False),
+    ("the machine's memory ran out, and the kernel killed", [says("kernel_log", "OutOfMemoryNode")], KILLED, False),
+    ("the machine's memory ran out, and an exit code", [says("kernel_log", "OutOfMemoryNode")], ALONE, False),
+    ("five oddities at once", [seen(2, *(warns(f"Odd{i}", check="disk") for i in range(5)))], BUS_ERROR, False),
+    ("a clock that is wrong beyond munge, and an exit", [seen(2, fatal("ClockOffset", check="munge", is_hard=False))],
+     ALONE, False),
+    ("it is being drained for something else", [seen(2, leaving="disk/DiskFull: full")], ALONE, False),
+    ("a contained error of a GPU's memory, and an exit code", [says("kernel_log", "Xid94")], ALONE, True),
+    ("an NVLink error, and an abort", [says("kernel_log", "Xid74")], ABORTED, True),
+    ("NVLink errors, and a crash in a library", [says("gpu_nvlink", "LinkErrors")], CRASHED, True),
+    ("a Neuron device's hardware error", [says("neuron", "NeuronHardwareErrors")], ALONE, True),
+    ("an EFA without a carrier, and an exit code", [says("efa", "EfaLinkDown")], ALONE, True),
+    ("an EFA without a carrier, and a crash", [says("efa", "EfaLinkDown")], CRASHED, False),
+    ("a flapping InfiniBand port, and an abort", [says("infiniband", "LinkFlaps")], ABORTED, True),
+    ("a flapping InfiniBand port, and a kill", [says("infiniband", "LinkFlaps")], KILLED, False),
+    ("an error of scratch, and an exit code", [says("kernel_log", "FileSystemError")], ALONE, True),
+    ("an error of scratch, and a bus error of a mapped file", [says("kernel_log", "FileSystemError")], BUS_ERROR, True),
+    ("an error of scratch, and a kill", [says("kernel_log", "FileSystemError")], KILLED, False),
+    ("the firmware recovered from an error, and a bus error", [says("kernel_log", "HardwareErrorRecoverable")],
+     BUS_ERROR, True),
+    ("the firmware recovered from an error, and an exit code", [says("kernel_log", "HardwareErrorRecoverable")],
+     ALONE, False),
+    ("a processor that stood still, and a kill", [says("kernel_log", "RcuStall"), ], KILLED, False),
+    ("a fault that is damped, and an exit code", [seen(2, SOFT)], ALONE, True),
+    ("the first exit, peers that accuse it, and a full disk", [*ACCUSED, says("disk", "DiskFull")], ALONE, True),
+    ("peers that accuse it, and a full disk", [*ACCUSED, says("disk", "DiskFull")], (), False),
+    ("peers that accuse it, and an EFA without a carrier, but no exit is known", [*ACCUSED, says("efa", "EfaLinkDown")],
+     (), False),
+    ("peers that accuse it, and a memory error of a GPU", [*ACCUSED, says("gpu_memory", "EccUncorrected")], (), True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "exits", "is_convicted"), [s[1:] for s in STORIES], ids=[s[0] for s in STORIES])
+def test_a_node_is_convicted_only_by_what_explains_the_exit(
+    told: list[Witness], exits: Any, is_convicted: bool
+) -> None:
+    verdict = judge(*told, exits=exits)
+    assert verdict.may_drain is is_convicted, verdict.reason
+    assert verdict.nodes == (("worker-2",) if is_convicted else verdict.nodes)
+    assert verdict.suspects["worker-2"] > 0, "weak or not: the job's next attempt avoids it"
+
+
+def test_a_weak_finding_makes_the_first_to_fall_more_suspect_than_it_was() -> None:
+    plain = judge(exits=ALONE)
+    odd = judge(says("disk", "DiskFull"), exits=ALONE)
+    assert odd.suspects["worker-2"] > plain.suspects["worker-2"]
+    assert odd.kind is Kind.UNKNOWN
+    assert "disk/DiskFull" in odd.reason
+    assert "not enough to blame a node" in odd.reason
+
+
+def test_of_one_code_on_two_parts_of_a_node_the_graver_counts() -> None:
+    told = (fatal("DiskFull", check="disk", is_hard=False), warns("DiskFull", check="disk", device="/tmp"))
+    assert judge(seen(2, *told)).kind is judge(seen(2, *reversed(told))).kind is Kind.NODE
+
+
+def test_an_exit_that_is_heard_late_takes_its_explanation_back() -> None:
+    told = says("kernel_log", "HardwareErrorRecoverable")
+    first = judge(told, exits=BUS_ERROR)
+    assert first.may_drain
+    earlier = (falls(1, 2, -1.0),)
+    later = judge(exits=(*BUS_ERROR, *earlier), of=ended(attribution=first))
+    assert not later.may_drain
+
+
+WEAK_CODES = [
+    ("disk", "DiskFull"),
+    ("cpu", "GovernorSlow"),
+    ("munge", "ClockOffset"),
+    ("edac", "MemoryCorrected"),
+    ("kernel_log", "Xid63"),
+    ("deep", "MemorySlow"),
+    ("group", "DriverDiffers"),
+    ("users.mine", "Anything"),
+]
+STRONG_CODES = [
+    ("gpu_memory", "EccUncorrected"),
+    ("efa", "EfaLinkDown"),
+    ("efa", "EfaPeerErrors"),
+    ("slurm_view", "SlurmCountsFewer"),
+    ("kernel_log", "OutOfMemoryNode"),
+    ("kernel_log", "HardwareErrorRecoverable"),
+]
+
+
+def strong(where: tuple[str, str], severity: Severity, whose: Whose, peer: str) -> Finding:
+    check, code = where
+    return Finding(check, code, severity, "something", Action.DRAIN, ago(60), whose=whose, peer=peer)
+
+
+strong_findings = st.builds(
+    strong,
+    where=st.sampled_from(STRONG_CODES),
+    severity=st.sampled_from([Severity.WARN, Severity.FATAL]),
+    whose=st.sampled_from([Whose.NODE, Whose.NODE, Whose.USER]),
+    peer=st.sampled_from(["", "", "worker-1", "worker-2", ANY_PEER]),
+)
+WITNESSED = st.lists(
+    st.builds(
+        Witness,
+        node=st.sampled_from(["worker-1", "worker-2", "worker-3", "worker-4"]),
+        findings=st.lists(strong_findings, max_size=3).map(tuple),
+        suspicion=st.sampled_from([0.0, 2.0]),
+        heard_at=st.just(NOW),
+    ),
+    max_size=4,
+    unique_by=lambda w: w.node,
+)
+ADDED = st.dictionaries(
+    st.sampled_from(["worker-1", "worker-2", "worker-3", "worker-4"]),
+    st.lists(st.sampled_from(WEAK_CODES), min_size=1, max_size=8, unique=True),
+    min_size=1,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(WITNESSED, failures, ADDED)
+def test_adding_weak_findings_never_turns_an_outcome_into_a_conviction(
+    seen_by: list[Witness], fallen: list[Any], added: dict[str, list[tuple[str, str]]]
+) -> None:
+    by_name = {w.node: w for w in seen_by}
+    with_weak = dict(by_name)
+    for name, codes in added.items():
+        before = by_name.get(name, Witness(name))
+        weak = tuple(warns(code, check=check) for check, code in codes)
+        with_weak[name] = replace(before, findings=(*before.findings, *weak))
+    plain = attribute(ended(), fallen, [*by_name.values(), *(Witness(n) for n in added if n not in by_name)])
+    more = attribute(ended(), fallen, list(with_weak.values()))
+    assert plain is not None
+    assert more is not None
+    assert (more.kind is Kind.NODE, more.may_drain, more.nodes) == (
+        plain.kind is Kind.NODE,
+        plain.may_drain,
+        plain.nodes,
+    )
+    # Nor does a second look, which has only what was kept of the first.
+    again = attribute(ended(attribution=more), fallen, list(with_weak.values()))
+    assert again is not None
+    assert (again.kind, again.may_drain, again.nodes) == (more.kind, more.may_drain, more.nodes)
+
+
 @FEW
 @given(st.lists(findings, max_size=4), failures)
 def test_findings_that_are_the_applications_never_blame_a_node(told: list[Finding], fallen: list[Any]) -> None:
@@ -447,3 +641,43 @@ def test_who_complains_later_is_not_the_silent_one_any_more() -> None:
 
 def test_who_reports_errors_of_a_peer_is_no_suspect_itself() -> None:
     assert judge(complains(2), exits=()).suspects == {}
+
+
+# --- the job's own output -------------------------------------------------------------------------------------------
+
+
+def told_by_output(job_id: int | None = 7, code: str = "Nrt1202") -> Finding:
+    return warns(code, check="neuron", device="nd3", job_id=job_id)
+
+
+def test_a_status_in_the_jobs_output_and_a_first_exit_do_not_convict_a_node() -> None:
+    alone = ended(nodes=("worker-2",))
+    for exits in ((), [falls(1, 2)], [falls(1, 2, signal=7, code=None)]):
+        verdict = attribute(alone, exits, [seen(2, told_by_output(), told_by_output(code="Nrt1201"))], job_id=7)
+        assert verdict is not None
+        assert (verdict.kind, verdict.may_drain) == (Kind.UNKNOWN, False)
+        assert verdict.suspects["worker-2"] >= 0.3
+        assert any(e.key == "neuron/Nrt1202" for e in verdict.evidence)
+
+
+def test_on_several_nodes_the_output_accuses_nobody_and_is_kept_as_evidence() -> None:
+    verdict = attribute(ended(), [falls(1, 2)], [seen(1, told_by_output())], job_id=7)
+    assert verdict is not None
+    assert "worker-1" not in verdict.suspects
+    assert [(e.node, e.points_to) for e in verdict.evidence if e.key == "Nrt1202"] == [("", Kind.UNKNOWN)]
+
+
+@pytest.mark.parametrize("job_id", [8, None])
+def test_the_output_of_another_job_says_nothing_of_this_one(job_id: int | None) -> None:
+    verdict = attribute(ended(nodes=("worker-2",)), (), [seen(2, told_by_output(job_id))], job_id=7)
+    assert verdict is not None
+    assert verdict.suspects == {}
+
+
+def test_a_counter_of_the_device_convicts_whatever_the_output_says() -> None:
+    hard = Finding(
+        "neuron", "NeuronMemoryUncorrected", Severity.FATAL, "counted", Action.REPLACE, since=ago(60), is_hard=True
+    )
+    verdict = attribute(ended(nodes=("worker-2",)), (), [seen(2, hard, told_by_output())], job_id=7)
+    assert verdict is not None
+    assert (verdict.nodes, verdict.may_drain) == (("worker-2",), True)

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod.core.finding import Action, Severity, Whose
-from hyperpod.core.majority import COUNTS, DEFAULTS, Counted, Limits, judge_groups, majority_value
+from hyperpod.core.majority import (
+    AMOUNTS,
+    COUNTS,
+    DEFAULTS,
+    Counted,
+    Limits,
+    judge_groups,
+    majority_amount,
+    majority_value,
+)
 from tests.core.worlds import NOW, ago
 
 OLD = ago(3600)
@@ -81,6 +90,39 @@ def test_a_count_that_is_no_number_never_drains(own: str) -> None:
     assert judged(*nodes("gpus", "8", "8", "8", own)) == {"worker-4": ["DiffersFromGroup WARN node"]}
 
 
+MEMORY: dict[str, tuple[tuple[str, ...], dict[str, list[str]]]] = {
+    "a module is missing": (("2063000", "2063100", "1934000", "2062000"), {"worker-3": FEWER}),
+    "kernels keep a little for themselves": (("2063000", "2055000", "2048000", "2063104"), {}),
+    "exactly the margin": (("100000", "99000", "100000", "100000"), {}),
+    "a little more than the margin": (("100000", "98999", "100000", "100000"), {"worker-2": FEWER}),
+    "more than the others": (("100000", "200000", "100000"), {"worker-2": ["DiffersFromGroup WARN node"]}),
+    "half have been upgraded": (("100000", "100000", "200000", "200000"), {}),
+    "three of ten are the site's": (
+        ("100",) * 7 + ("50",) * 3, {f"worker-{n}": ["FewerThanGroup WARN site"] for n in (8, 9, 10)}
+    ),
+    "two nodes have no majority": (("100000", "50000"), {}),
+    "one tells no number": (("100000", "100000", "", "100000"), {"worker-3": ["DiffersFromGroup WARN node"]}),
+    "nobody tells a number": (("x", "x", "x"), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "expected"), MEMORY.values(), ids=list(MEMORY))
+def test_a_node_with_less_memory_than_its_group_is_drained(
+    values: tuple[str, ...], expected: dict[str, list[str]]
+) -> None:
+    assert judged(*nodes("memory_mib", *values)) == expected
+
+
+def test_how_much_memory_may_differ_is_a_limit() -> None:
+    members = nodes("memory_mib", "1000", "1000", "960", "1000")
+    assert list(judge_groups(members, NOW).findings) == ["worker-3"]
+    assert judge_groups(members, NOW, {"worker": Limits(memory_percent=4)}).findings == {}
+
+
+def test_a_node_that_has_lost_its_only_disk_is_drained() -> None:
+    assert judged(*nodes("nvme_disks", "1", "1", "0")) == {"worker-3": FEWER}
+
+
 def test_several_that_differ_are_the_sites_matter() -> None:
     found = judged(*nodes("efa", *["32"] * 7, "31", "31", "30"))
     assert set(found) == {"worker-8", "worker-9", "worker-10"}
@@ -146,6 +188,9 @@ def test_a_group_has_limits_of_its_own(own: Limits, values: tuple[str, ...], exp
         ({"most_broken": 0}, "most_broken"),
         ({"settle_s": -1}, "settle_s"),
         ({"settle_s": float("nan")}, "settle_s"),
+        ({"memory_percent": -1}, "memory_percent"),
+        ({"memory_percent": "1"}, "memory_percent"),
+        ({"memory_percent": 51}, "memory_percent"),
         ({"ignore": "gpus"}, "ignore"),
         ({"ignore": [3]}, "ignore"),
         ({"ignore": [""]}, "ignore"),
@@ -165,12 +210,12 @@ def test_limits_are_found_among_a_checks_other_settings() -> None:
 # --- properties -----------------------------------------------------------------------------------------------------
 
 VALUES = st.lists(st.sampled_from(["8", "7", "6", ""]), max_size=12)
-NAMES = st.sampled_from(["gpus", "gpu_driver"])
+NAMES = st.sampled_from(["gpus", "gpu_driver", "memory_mib"])
 
 
 @given(NAMES, VALUES)
 def test_the_usual_value_is_never_at_fault(name: str, values: list[str]) -> None:
-    usual = majority_value(values)
+    usual = majority_amount(values) if name in AMOUNTS else majority_value(values)
     found = judge_groups(nodes(name, *values), NOW).findings
     for number, value in enumerate(values, 1):
         assert (f"worker-{number}" in found) == (usual is not None and value != usual)
@@ -182,7 +227,7 @@ def test_fatal_means_few_broken_machines_and_a_clear_majority(name: str, values:
     fatal = [node for node, own in found.items() if any(f.severity is Severity.FATAL for f in own)]
     assert len(fatal) <= MOST_BROKEN
     if fatal:
-        assert name in COUNTS
+        assert name in COUNTS | AMOUNTS
         assert len(values) >= 3
         assert Counter(values).most_common(1)[0][1] * 10 >= len(values) * 6
 

@@ -297,7 +297,7 @@ def test_switched_off_it_says_what_it_leaves() -> None:
 
 # --- the deep check before the first job ------------------------------------------------------------------------
 
-OWES = {"owes_deep": True, "waits_for_deep": True, "is_ready": False}
+OWES: dict[str, Any] = {"owes_deep": True, "waits_for_deep": True, "is_ready": False}
 BEFORE = f"hyperpod:deep/BeforeFirstJob takes no job before its deep check [site] ({machine(2)}, boot boot-2)"
 FIRST_CASES: dict[str, tuple[NodeView, list[str]]] = {
     "a node that owes it is closed": (node(2, **OWES), ["DrainNode"]),
@@ -308,6 +308,7 @@ FIRST_CASES: dict[str, tuple[NodeView, list[str]]] = {
     "what Slurm has taken down is closed": (
         node(2, **OWES, availability=Availability.DOWN, reason="Node unexpectedly rebooted", reason_by="slurm"), []
     ),
+    "closed by Slurm's own drain": (drained(2, "Prolog error", "slurm", **OWES), []),
     "one that is not heard is not judged": (silent(2, **OWES, is_reachable=True, reachable_at=ago(1)), []),
     "a fault comes first": (node(2, **OWES, findings=(fatal(),)), ["SaveRepair", "DrainNode"]),
     "also where it is closed already": (drained(2, BEFORE, **OWES, findings=(fatal(),)), ["SaveRepair", "DrainNode"]),
@@ -326,6 +327,35 @@ def test_a_node_takes_no_job_before_its_deep_check(view: NodeView, expected: lis
     assert names(plan) == expected
     if expected == ["DrainNode"]:
         assert of(plan, do.DrainNode)[0].reason == BEFORE
+
+
+@pytest.mark.parametrize(
+    "view", [drained(2, BEFORE, **OWES), drained(2, "my tests", "ann", **OWES)], ids=["ours", "a person's"]
+)
+def test_it_is_said_that_a_node_waits_for_its_deep_check(view: NodeView) -> None:
+    assert "BeforeFirstJob" in codes(decide_repair(snapshot(*nodes(4, view)), POLICY))
+
+
+def test_a_node_that_owes_its_check_and_was_opened_in_mid_repair_is_closed() -> None:
+    opened = in_repair(2, RepairStatus.CHECKING, {**OWES, "is_drained": False, "reason": ""})
+    plan = decide_repair(snapshot(*nodes(4, opened)), POLICY)
+    assert [a.reason for a in of(plan, do.DrainNode)] == [BEFORE]
+
+
+def test_a_held_node_that_a_person_opens_is_let_go_to_its_deep_check() -> None:
+    opened = in_repair(2, RepairStatus.HELD, {**OWES, "is_drained": False, "reason": ""})
+    assert names(decide_repair(snapshot(*nodes(4, opened)), POLICY)) == ["EndRepair"]
+
+
+@pytest.mark.parametrize(("away_s", "expected"), [(10.0, []), (POLICY.replace_timeout_s + 10, ["ReplaceInstance"])])
+def test_the_time_that_the_controller_was_away_is_not_held_against_a_machine_that_waits_for_it(
+    away_s: float, expected: list[str]
+) -> None:
+    late = in_repair(
+        2, RepairStatus.CHECKING, {**OWES, "waits_for_deep": False}, changed_at=ago(POLICY.replace_timeout_s + 60)
+    )
+    plan = decide_repair(replace(snapshot(*nodes(4, late)), started_at=ago(away_s)), POLICY)
+    assert [name for name in names(plan) if name == "ReplaceInstance"] == expected
 
 
 def test_a_whole_new_cluster_is_closed_at_once_whatever_the_budget() -> None:

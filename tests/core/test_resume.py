@@ -145,6 +145,37 @@ def test_a_fatal_finding_on_a_node_moves_the_job_once_the_node_is_drained() -> N
     assert kinds(decide(record(attempt()), job(), NO_FACTS, theirs)) == ["RequeueJob"]
 
 
+@pytest.mark.parametrize(
+    ("check", "code", "action", "leaves"),
+    [
+        ("service", "ServiceDown", Action.DRAIN, False),
+        ("munge", "MungeFailed", Action.DRAIN, False),
+        ("gpu_temperature", "GpuHot", Action.DRAIN, False),
+        ("gpu_slowdown", "HardwareSlowdown", Action.DRAIN, False),
+        ("disk", "DiskFull", Action.DRAIN, False),
+        ("user_check.mine", "Critical", Action.DRAIN, False),
+        ("shared_fs", "MountMissing", Action.DRAIN, True),
+        ("infiniband", "LinkDown", Action.DRAIN, True),
+        ("gpu_recovery", "PeerDrainNeeded", Action.DRAIN, True),
+        ("cpu_count", "CpusMissing", Action.REPLACE, True),
+        ("kernel_log", "Xid79", Action.REBOOT, True),
+    ],
+)
+def test_a_job_leaves_at_once_what_is_to_be_repaired_or_ends_jobs_and_else_runs_to_its_end(
+    check: str, code: str, action: Action, leaves: bool
+) -> None:
+    found = fatal(code, action, check=check)
+    closed = in_repair(1, RepairStatus.DRAINING, {"findings": (found,)})
+    assert kinds(decide(record(attempt()), job(), NO_FACTS, closed)) == (["RequeueJob"] if leaves else [])
+
+
+def test_why_a_job_leaves_is_what_it_leaves_for() -> None:
+    both = (fatal("ServiceDown", Action.DRAIN, check="service"), fatal("Xid79"))
+    closed = in_repair(1, RepairStatus.DRAINING, {"findings": both})
+    (requeue,) = decide(record(attempt()), job(), NO_FACTS, closed).actions
+    assert requeue.reason == "worker-1: Xid79 was seen"
+
+
 def test_a_job_leaves_a_node_that_shuts_down_in_an_orderly_way() -> None:
     leaving = in_repair(1, RepairStatus.DRAINING, {"said_goodbye": True}, cause=SHUTDOWN_CAUSE)
     assert kinds(decide(record(attempt()), job(), NO_FACTS, leaving)) == ["RequeueJob"]

@@ -174,8 +174,9 @@ class Cluster:
         )
 
     def _is_reachable(self, address: str) -> bool:
-        node = next(s.name for s in self.slots if s.address == address)
-        return node not in self.cut and self.machines.is_ready(node)
+        # Where machines are now; nobody answers at the address of one that is gone.
+        node = next((name for name in self.machines.machines if self._address(name) == address), None)
+        return node is not None and node not in self.cut and self.machines.is_ready(node)
 
     def restart(self) -> None:
         """Start the controller anew: only journal, Slurm and provider remain; agents tell unconfirmed news again."""

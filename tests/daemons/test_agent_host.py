@@ -51,6 +51,19 @@ def test_a_containers_boots_differ_although_the_kernel_is_one(proc: Path) -> Non
     assert len(found | {KERNEL}) == 3
 
 
+def test_a_part_of_a_file_is_read_and_a_pipe_does_not_stop_us(proc: Path) -> None:
+    log = proc / "log"
+    log.write_bytes(b"0123456789")
+    assert host(proc).read_part(str(log), 3, 4) == b"3456"
+    assert host(proc).read_part(str(log), 8, 4) == b"89"
+    assert host(proc).read_part(str(log), 20, 4) == b""
+    os.mkfifo(proc / "pipe")
+    with pytest.raises(OSError, match="seek"):
+        host(proc).read_part(str(proc / "pipe"), 0, 4)
+    with pytest.raises(FileNotFoundError):
+        host(proc).read_part(str(proc / "none"), 0, 4)
+
+
 def test_processes_are_read_with_odd_names(proc: Path) -> None:
     for pid, name in ((30, "slurmstepd"), (31, "a) (b"), (32, "python")):
         (proc / str(pid)).mkdir()

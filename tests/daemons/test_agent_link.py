@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import socket
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -25,8 +27,11 @@ class PlainSigner:
     def __init__(self, uid: int = 0) -> None:
         self.uid = uid
         self.is_broken = False
+        self.is_hanging = threading.Event()
 
     def encode(self, payload: bytes, *, only_uid: int | None = None) -> bytes:
+        while self.is_hanging.is_set():
+            time.sleep(0.001)
         if self.is_broken:
             raise MungeError("munged is away")
         return b"%d:" % self.uid + payload
@@ -100,6 +105,35 @@ def test_heartbeats_are_sealed_once_the_controller_has_taken_the_key(stage: Stag
         assert not _receive(controller, stage, sealed).is_sealed
 
 
+def test_heartbeats_that_the_socket_takes_in_part_arrive_whole_and_in_order(stage: Stage) -> None:
+    with stage.accept() as controller:
+        sealed = _agree(stage, controller)
+        for number in range(20):
+            stage.link.send({"type": "heartbeat", "n": number, "much": "x" * 60_000})
+            if number % 5 == 4:
+                stage.link.send({"type": "task_exit", "n": number})
+        frames = [_receive(controller, stage, sealed) for _ in range(24)]
+        beats = [f.message["n"] for f in frames if f.is_sealed]
+        assert beats == list(range(20))
+        # What was said before a report arrives before it: nothing overtakes.
+        for report in (frame for frame in frames if not frame.is_sealed):
+            before = frames[: frames.index(report)]
+            assert max(f.message["n"] for f in before if f.is_sealed) == report.message["n"]
+
+
+def test_a_heartbeat_has_left_when_nothing_waits_before_it_and_else_comes_after_it(stage: Stage) -> None:
+    with stage.accept() as controller:
+        sealed = _agree(stage, controller)
+        stage.link.send({"type": "heartbeat", "n": 1})
+        assert controller.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        assert _receive(controller, stage, sealed).message["n"] == 1
+        stage.signer.is_hanging.set()
+        stage.link.send({"type": "task_exit"})
+        stage.link.send({"type": "heartbeat", "n": 2})
+        stage.signer.is_hanging.clear()
+        assert [_receive(controller, stage, sealed).is_sealed for _ in range(2)] == [False, True]
+
+
 def test_heartbeats_are_signed_by_munge_where_the_controller_takes_no_key(stage: Stage) -> None:
     with stage.accept() as controller:
         stage.link.send({"type": "hello"})
@@ -134,9 +168,18 @@ def test_a_wrong_seal_ends_the_connection_and_the_next_has_another_key(stage: St
 
 
 def _receive(sock: socket.socket, stage: Stage, sealed: Sealed) -> Frame:
+    length = int.from_bytes(_exactly(sock, 4), "big")
+    return unpack(_exactly(sock, length), stage.signer, sealed)
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
     sock.settimeout(WAIT_S)
-    length = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
-    return unpack(sock.recv(length, socket.MSG_WAITALL), stage.signer, sealed)
+    found = b""
+    while len(found) < size:
+        part = sock.recv(size - len(found))
+        assert part, "the connection ended within a frame"
+        found += part
+    return found
 
 
 def test_messages_of_the_controller_come_as_events(stage: Stage) -> None:

@@ -12,17 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperpod.agent.link import Connected, Lost, Received
-from hyperpod.agent.mind import ENV_DEADLINE_S, Mind
+from hyperpod.agent.mind import ENV_DEADLINE_S, STARTS_S, Mind
 from hyperpod.agent.outbox import RESEND_S, Outbox
+from hyperpod.agent.outputs import Output
 from hyperpod.agent.settings import AgentSettings, Peer
 from hyperpod.core.finding import Action, Finding, Severity
 from hyperpod.core.messages import Heartbeat, parse_task_exit
 from hyperpod.core.node import Role
 from hyperpod.health.check import Result, fatal
 from hyperpod.health.checks.cpu_count import CpuCountCheck
+from hyperpod.health.checks.fabric_log import FabricLogCheck
 from hyperpod.health.checks.kernel_log import KernelLog
 from hyperpod.health.checks.munge import MungeCheck
 from hyperpod.health.checks.plugin import PluginCheck
+from hyperpod.health.fabric_log import classify_fabric
 from hyperpod.health.runner import Runner
 from hyperpod.ports.host import Contact
 from tests.fakes.actions import FakeActions
@@ -468,6 +471,21 @@ def test_a_quick_check_answers_when_its_checks_are_back(stage: Stage) -> None:
     assert [Finding.from_dict(f).code for f in answer["suspicions"]] == ["CpusMissing"]
 
 
+def test_the_output_of_a_failed_job_is_read_once_and_told(stage: Stage) -> None:
+    stage.connect()
+    stage.tell(type="quick_check", id="7:0", output={"job_id": 7, "uid": 1000, "path": "/home/u/slurm-7.out"})
+    assert stage.actions.outputs == [Output(7, 1000, "/home/u/slurm-7.out")]
+    stage.beats()
+    stage.mind.on_output(7, "all is well", stage.now, stage.clock.now())
+    assert stage.beats() == []
+    stage.mind.on_output(7, "NRT: status=1202 on nd3", stage.now, stage.clock.now())
+    assert [(f.code, f.severity, f.job_id) for f in stage.beats()[-1].findings] == [("Nrt1202", Severity.WARN, 7)]
+    stage.run(601)
+    assert "Nrt1202" not in {f.code for f in stage.mind.findings}
+    stage.tell(type="quick_check", id="8:0", output={"job_id": 8})
+    assert len(stage.actions.outputs) == 1
+
+
 def test_a_quick_check_does_not_wait_for_a_check_that_hangs(stage: Stage) -> None:
     stage.connect()
     stage.tell(type="quick_check", id="q1")
@@ -528,6 +546,22 @@ def test_a_person_may_clear_a_finding_through_the_controller(stage: Stage) -> No
     assert stage.beats()[0].findings == ()
     stage.tell(type="clear", id="c2", code="Xid79", device="0000:9b:00.0")
     assert stage.actions.take_sent("reply")[-1]["cleared"] is False
+
+
+def test_an_error_of_a_switch_is_told_once_and_cleared_in_both_logs(stage: Stage) -> None:
+    check = FabricLogCheck()
+    found = classify_fabric("detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id 00000000:86:00.0")
+    assert found is not None
+    check._events[("SXid20034", "0000:86:00.0")] = found
+    stage.mind.runner = Runner([check], boot_id="boot-1", instance_id="i-1", start=stage.now)
+    stage.connect()
+    stage.tick()
+    stage.finish("fabric_log", Result((found,)))
+    assert [(f.check, f.action) for f in stage.beats()[-1].findings] == [("fabric_log", Action.REBOOT)]
+    stage.kernel("4,1,5000000,-;nvidia-nvswitch3: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 28 LTSSM Fault Up\n")
+    assert [(f.check, f.code) for f in stage.beats()[-1].findings] == [("kernel_log", "SXid20034")]
+    stage.tell(type="clear", id="c1", code="SXid20034", device="0000:86:00.0", reason="reseated")
+    assert stage.beats()[-1].findings == ()
 
 
 def test_health_says_what_is_open_and_what_each_check_found(stage: Stage) -> None:
@@ -766,6 +800,11 @@ def test_slurmd_learns_from_the_agent_whether_jobs_can_come(tmp_path: Path, told
     stage.tell(type="ack", sequence=1, time=0.0, **told)
     answer = json.loads(stage.mind.describe(stage.now, stage.clock.now(), 10.0))
     assert (answer["owes_deep"], answer["is_closed"]) == (["InstanceStress"], told.get("is_closed", False))
+    for later_s, is_held in ((0, True), (STARTS_S - 1, True), (STARTS_S + 1, not answer["is_closed"])):
+        facts = stage.mind.facts(stage.now + later_s, stage.clock.now(), 10.0)
+        assert facts.is_held is is_held, "checks are told that slurmd waits, or only begins to start"
+    stage.tell(type="deep_judged", kinds=["InstanceStress"], findings=[])
+    assert not stage.mind.facts(stage.now, stage.clock.now(), 10.0).is_held
 
 
 @pytest.mark.parametrize("was_ready", [True, False])

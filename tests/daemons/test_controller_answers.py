@@ -113,11 +113,11 @@ def test_why_walks_from_a_job_to_its_nodes_and_says_what_comes_next() -> None:
     lab = Cluster()
     job = lab.submit()
     ill = lab.view(job).nodes[0]
-    lab.agents.findings[ill] = (Finding("gpu", "Xid79", Severity.FATAL, "it fell off the bus", Action.DRAIN),)
+    lab.agents.findings[ill] = (Finding("infiniband", "LinkDown", Severity.FATAL, "mlx5_0 is down", Action.DRAIN),)
     lab.run_until(lambda: lab.view(job).restart_count == 1)
     lab.run(3)
     told = ask(lab, "why", OWNER, name=str(job))
-    assert "gpu/Xid79: it fell off the bus" in str(told["nodes"])
+    assert "infiniband/LinkDown: mlx5_0 is down" in str(told["nodes"])
     node = ask(lab, "why", ROOT, name=ill)
     assert node["node"]["state"] == "draining"
     assert "Drain" in node["next"]

@@ -36,8 +36,8 @@ def verdict_of(lab: Cluster, job: int, number: int = 1) -> Verdict:
     return verdict
 
 
-def warning(code: str = "CorrectedErrors") -> Finding:
-    return Finding("edac", code, Severity.WARN, f"{code} was seen")
+def warning(code: str = "EccUncorrected") -> Finding:
+    return Finding("gpu_memory", code, Severity.WARN, f"{code} was seen")
 
 
 # --- attribution ------------------------------------------------------------------------------------------------
@@ -254,3 +254,41 @@ def test_the_cause_of_an_attempt_stays_slurms_word() -> None:
     lab.run_until(lambda: runs_again(lab, job))
     assert lab.record(job).attempts[0].cause is ExitCause.OUT_OF_MEMORY
     assert verdict_of(lab, job).kind is Kind.APPLICATION
+
+
+# --- the job's own output -------------------------------------------------------------------------------------------
+
+
+def test_only_the_batch_host_is_asked_for_the_jobs_output_and_only_once() -> None:
+    lab = Cluster(workers=3, spares=0)
+    job = lab.submit(nodes=2, output="/home/u/slurm-7.out", uid=1000)
+    lab.crash_rank(job)
+    lab.crash_rank(job, rank=2)
+    lab.run(1)
+    asked = {n: m.get("output") for n, m in lab.agents.sent if m["type"] == words.QUICK_CHECK}
+    host, other = lab.view(job).nodes
+    assert asked == {host: {"job_id": job, "uid": 1000, "path": "/home/u/slurm-7.out"}, other: None}
+
+
+@pytest.mark.parametrize("output", ["", "slurm.out"])
+def test_an_output_without_a_whole_path_is_not_asked_for(output: str) -> None:
+    lab = Cluster(workers=2, spares=0)
+    job = lab.submit(nodes=1, output=output)
+    lab.crash_rank(job)
+    lab.run(1)
+    orders = [m for _, m in lab.agents.sent if m["type"] == words.QUICK_CHECK]
+    assert orders
+    assert all("output" not in m for m in orders)
+
+
+def test_what_a_user_writes_moves_the_job_and_drains_nobody() -> None:
+    lab = Cluster(workers=3, spares=0)
+    job = lab.submit(nodes=1)
+    (node,) = lab.view(job).nodes
+    said = Finding("neuron", "Nrt1202", Severity.WARN, "the output names 1202", since=lab.clock.now(), job_id=job)
+    lab.agents.findings[node] = (said,)
+    lab.crash_rank(job, signal=7)
+    lab.run_until(lambda: runs_again(lab, job))
+    assert lab.view(job).nodes != (node,)
+    assert "NodeDrained" not in lab.kinds()
+    assert (verdict_of(lab, job).kind, verdict_of(lab, job).may_drain) == (Kind.UNKNOWN, False)

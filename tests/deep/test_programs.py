@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,7 +48,7 @@ def _broken_memory() -> object:
 
 def _dcgmi(folder: Path, text: str, status: int = 0) -> str:
     program = folder / "dcgmi"
-    program.write_text(f"#!/bin/sh\n[ \"$*\" = 'diag -r 1 -j' ] || exit 9\ncat <<'END'\n{text}\nEND\nexit {status}\n")
+    program.write_text(f"#!/bin/sh\n[ \"$*\" = 'diag -r 2 -j' ] || exit 9\ncat <<'END'\n{text}\nEND\nexit {status}\n")
     program.chmod(0o755)
     return str(program)
 
@@ -73,12 +75,55 @@ def _diag(status: str, severity: int = 2) -> str:
 def test_dcgms_diagnostic_is_believed_only_when_it_is_understood(
     tmp_path: Path, text: str, status: int, expected: tuple[bool, bool, str]
 ) -> None:
-    (line,) = dcgm.check_dcgm(_dcgmi(tmp_path, text, status))
+    (line,) = dcgm.check_dcgm(2, program=_dcgmi(tmp_path, text, status))
     assert (line.ok, line.skipped, line.detail[: len(expected[2])]) == expected
 
 
 def test_a_machine_without_dcgm_says_nothing_of_it(tmp_path: Path) -> None:
-    assert dcgm.check_dcgm(str(tmp_path / "dcgmi")) == []
+    assert dcgm.check_dcgm(program=str(tmp_path / "dcgmi")) == []
+
+
+_ENDLESS = """#!/bin/sh
+trap 'echo stopped >{folder}/told; exit 1' TERM
+echo $$ >{folder}/begun
+while :; do sleep 0.05; done
+"""
+
+
+def test_dcgms_diagnostic_is_stopped_when_its_time_is_over(tmp_path: Path) -> None:
+    program = tmp_path / "dcgmi"
+    program.write_text(_ENDLESS.format(folder=tmp_path))
+    program.chmod(0o755)
+    (line,) = dcgm.check_dcgm(program=str(program), limit_s=0.5)
+    assert (line.ok, line.skipped) == (True, True)
+    assert (tmp_path / "told").read_text() == "stopped\n"
+
+
+def test_dcgms_diagnostic_is_stopped_when_the_check_is_killed_for_a_job(tmp_path: Path) -> None:
+    program = tmp_path / "dcgmi"
+    program.write_text(_ENDLESS.format(folder=tmp_path))
+    program.chmod(0o755)
+    code = f"from hyperpod.deep.dcgm import check_dcgm; check_dcgm(3, program={str(program)!r})"
+    check = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        _wait_for(tmp_path / "begun")
+    finally:
+        check.kill()
+        check.wait()
+    _wait_for(tmp_path / "told")
+    pid = int((tmp_path / "begun").read_text())
+    _until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def _wait_for(path: Path) -> None:
+    _until(lambda: path.exists() and path.read_text().endswith("\n"))
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_processors_compute_the_known_answers() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.lab import Lab
-from tools.cluster import HYPERPOD, ROOT
+from tools.cluster import HYPERPOD, ROOT, USER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400, func_only=True)]
 
@@ -86,3 +88,50 @@ def test_a_rehearsal_reports_what_the_cluster_made_of_each_fault(lab: Lab, tmp_p
     assert killed["resumed_s"] is not None
     assert report["passed"]
     assert 'tests="2" failures="0"' in junit.read_text()
+
+
+@pytest.fixture
+def young(small_cluster: Lab) -> Iterator[Lab]:
+    """The small cluster, whose group of that name has deep checks before the first job; emptied after the test."""
+    small_cluster.begin()
+    yield small_cluster
+    small_cluster.head("systemctl", "start", "hyperpod-controller")
+    small_cluster.head("scancel", "--user", USER, check=False)
+    argv = ["update-cluster", "--group", "young", "--count", "0", "--force", "--cluster", small_cluster.name]
+    small_cluster.hyperpod(*argv)
+
+
+def test_a_new_node_is_held_until_its_deep_check_also_while_the_controller_is_away(young: Lab) -> None:
+    young.head("systemctl", "stop", "hyperpod-controller")
+    argv = ["update-cluster", "--group", "young", "--count", "1", "--cluster", young.name]
+    growth = subprocess.Popen(
+        [*HYPERPOD, *argv], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    # Submitted as soon as Slurm knows the node, long before that has registered.
+    options = ["--partition=young", "--ntasks=1", "--wrap=true"]
+    job = young.wait("a job for the new node to be taken", lambda: young.sbatch(*options), 60)
+
+    unit = ["systemctl", "show", "--value", "--property=SubState", "slurmd"]
+    young.wait("slurmd to be held", lambda: young.on_node("young-1", *unit).strip() == "start-pre", 60)
+    told = young.wait(
+        "its agent",
+        lambda: json.loads(young.on_node("young-1", "hyperpod", "health", "--output", "json", check=False)),
+        30,
+    )
+    assert told["owes_deep"] == ["InstanceStress"], told
+    assert young.job_state(job) == "PENDING"
+
+    young.head("systemctl", "start", "hyperpod-controller")
+    reasons = ["scontrol", "show", "node", "young-1"]
+    young.wait("it to be drained", lambda: "hyperpod:deep/BeforeFirstJob" in young.head(*reasons), 60)
+    assert young.job_state(job) == "PENDING"
+    young.wait_state(job, "COMPLETED")
+    assert growth.wait(timeout=60) == 0
+
+    (checked,) = young.events("DeepCheck")
+    assert checked["message"] == "1 of 1 nodes checked"
+    shown = young.head("scontrol", "show", "job", str(job))
+    began = datetime.fromisoformat(shown.partition("StartTime=")[2].split()[0]).astimezone()
+    # Slurm's times are whole seconds.
+    assert began >= datetime.fromisoformat(checked["at"]) - timedelta(seconds=1)
+    assert "passed its checks" in str(young.events(node="young-1"))

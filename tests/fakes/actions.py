@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hyperpod.agent.deep import Order
+from hyperpod.agent.outputs import Output
 from hyperpod.health.check import Check, Facts
 
 
@@ -31,6 +32,7 @@ class FakeActions:
     searches: int = 0
     job_looks: int = 0
     fetches: int = 0
+    outputs: list[Output] = field(default_factory=list)
 
     def send(self, message: Mapping[str, Any]) -> None:
         self.sent.append(dict(message))
@@ -70,6 +72,9 @@ class FakeActions:
 
     def clean_shared_memory(self, job_id: int, uid: int) -> None:
         self.cleaned.append((job_id, uid))
+
+    def read_output(self, output: Output) -> None:
+        self.outputs.append(output)
 
     def make_job_folder(self, job_id: int) -> None:
         self.folders.append(job_id)

@@ -43,6 +43,7 @@ class FakeHost:
     contacts: dict[str, Contact] = field(default_factory=dict)
     boot: str = "boot-1"
     booted: float = 0.0
+    inodes: dict[str, int] = field(default_factory=dict)
     executables: frozenset[str] = frozenset()
     refusals: dict[str, int] = field(default_factory=dict)
     sockets: dict[str, str] = field(default_factory=dict)
@@ -74,6 +75,9 @@ class FakeHost:
         if path in self.blobs:
             return self.blobs[path][:limit]
         return self.read_text(path, limit).encode()
+
+    def read_part(self, path: str, offset: int, limit: int) -> bytes:
+        return self.read_bytes(path, 1 << 30)[offset : offset + limit]
 
     def list_dir(self, path: str) -> Sequence[str]:
         below = [
@@ -153,8 +157,8 @@ class FakeHost:
         return self.sockets[path].encode()
 
     def file_state(self, path: str) -> FileState:
-        data = self.read_bytes(path)
-        return FileState(1, len(data), hash(data), path in self.executables)
+        data = self.read_bytes(path, 1 << 30)
+        return FileState(self.inodes.get(path, 1), len(data), hash(data), path in self.executables)
 
     def environment(self, pid: int) -> Mapping[str, str]:
         return self.environments.get(pid, {})

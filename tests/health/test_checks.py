@@ -12,6 +12,8 @@ further runs of the same check, each with its own ``expect``.
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,7 @@ def _disk(value: Any) -> DiskUsage | OSError:
 def _set_up(host: FakeHost, data: dict[str, Any]) -> None:
     for root, tree in data.get("trees", {}).items():
         host.files.update({f"{root}/{path}": f"{value}\n" for path, value in tree.items()})
-    for name in ("files", "links", "sources", "writes", "outputs", "refusals", "sockets"):
+    for name in ("files", "links", "sources", "writes", "outputs", "refusals", "sockets", "inodes"):
         getattr(host, name).update(data.get(name, {}))
     host.executables |= frozenset(data.get("executables", ()))
     host.booted = data.get("booted", host.booted)
@@ -130,6 +132,16 @@ def _compare(result: Result, expected: dict[str, Any]) -> None:
         assert [f.is_hard for f in result.findings] == expected["is_hard"]
 
 
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine's local time, in which some logs are written."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 @pytest.mark.parametrize("path", _load())
 def test_a_check_finds_what_is_written_down(path: Path) -> None:
     case = yaml.safe_load(path.read_text())
@@ -139,9 +151,15 @@ def test_a_check_finds_what_is_written_down(path: Path) -> None:
     host = FakeHost(FakeClock())
     _set_up(host, case.get("host", {}))
     _compare(_run(check, host, case), case)
+    assert case.get("started") in (None, _started(host))
     for again in case.get("again", []):
         _set_up(host, again.get("host", {}))
         _compare(_run(check, host, {**case, **again}), again)
+        assert again.get("started") in (None, _started(host))
+
+
+def _started(host: FakeHost) -> int:
+    return sum(call[0] != "try_write" for call in host.calls)
 
 
 @pytest.mark.parametrize("name", CHECKS)

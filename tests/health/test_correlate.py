@@ -44,3 +44,21 @@ def test_the_same_request_after_a_reboot_makes_it_a_replacement() -> None:
 def test_other_lines_and_findings_stay_as_they_are() -> None:
     found = (Finding("kernel_log", "Xid79", Severity.FATAL, "off", Action.REBOOT), counter("nd3"))
     assert correlate(found, {"nd3"}) == found
+
+
+def test_an_error_of_a_switch_that_both_logs_tell_counts_once() -> None:
+    def sxid(check: str, device: str = "0000:86:00.0", code: str = "SXid20034") -> Finding:
+        return Finding(check, code, Severity.FATAL, "told", Action.REBOOT, device=device, is_hard=True)
+
+    kernel = sxid("kernel_log")
+    assert correlate((kernel, sxid("fabric_log"))) == (kernel,)
+    assert correlate((sxid("fabric_log", ""), kernel)) == (kernel,), "the line does not name the switch"
+    for other in (sxid("fabric_log", "0000:87:00.0"), sxid("fabric_log", code="SXid19049")):
+        assert correlate((other, kernel)) == (other, kernel)
+    assert correlate((sxid("fabric_log"),)) == (sxid("fabric_log"),)
+
+
+def test_the_kernels_word_stands_where_the_fabric_manager_calls_the_same_error_fatal() -> None:
+    kernel = Finding("kernel_log", "SXid12028", Severity.WARN, "Non-fatal", device="0000:86:00.0")
+    fabric = Finding("fabric_log", "SXid12028", Severity.FATAL, "fatal", Action.REBOOT, device="0000:86:00.0")
+    assert correlate((kernel, fabric)) == (kernel,)

@@ -157,7 +157,7 @@ def test_a_long_line_and_bad_bytes_do_not_trouble_the_agent() -> None:
     assert _size(log) < 3_000_000
 
 
-_OF_OTHERS = {"fabric_manager", "neuron_runtime", "slurm", "slurm_log", "slurm_reason", "sysfs"}
+_OF_OTHERS = {"neuron_runtime", "slurm", "slurm_log", "slurm_reason", "sysfs"}
 """What the controller judges, or what only a person reads."""
 
 _OF_TEXT = {"ToolFailed", "HostEngineLost", "FanUnread", "NeuronProgramErrors"}

@@ -34,6 +34,18 @@ class Probe:
         raise NotImplementedError
 
 
+@dataclass
+class Keeper(Probe):
+    """A check that keeps what it has found until a person ends it."""
+
+    kept: tuple[tuple[str, str], ...] = (("Hard", ""),)
+
+    def clear(self, code: str, device: str) -> bool:
+        was_kept = (code, device) in self.kept
+        self.kept = tuple(key for key in self.kept if key != (code, device))
+        return was_kept
+
+
 def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
@@ -296,3 +308,23 @@ def test_what_is_due_soon_starts_with_what_is_due_but_never_alone() -> None:
     # "b" goes with "a", up to a tenth of its interval before its time.
     assert all(90.0 <= gap <= 100.0 for gap in gaps["b"])
     assert set(starts["b"][1:]) <= set(starts["a"])
+
+
+def test_a_person_ends_what_a_check_keeps_and_nothing_else() -> None:
+    runner = Runner([Keeper(damping=Damping(1, 1))])
+    now = drive(runner, [ill(HARD, BAD)])
+    assert codes(runner) == ["Hard", "Bad"]
+    assert not runner.clear("Bad", "")
+    assert not runner.clear("Hard", "0000:9b:00.0")
+    assert runner.clear("Hard", "")
+    assert codes(runner) == ["Bad"]
+    assert not runner.clear("Hard", "")
+    drive(runner, [ill(HARD)], first=now)
+    assert codes(runner) == ["Hard"]
+
+
+def test_a_check_that_keeps_nothing_cannot_be_cleared() -> None:
+    runner = Runner([Probe()])
+    drive(runner, [ill(HARD)])
+    assert not runner.clear("Hard", "")
+    assert codes(runner) == ["Hard"]

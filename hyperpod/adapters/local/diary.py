@@ -1,6 +1,7 @@
-"""What a rehearsal has done to a cluster and still has to undo, kept so that the next one can when this one is killed.
+"""What was done to a cluster on purpose and still has to be undone, kept so that the next call can when one is killed.
 
-Owns the file ``rehearsal.json`` in the cluster's folder and its lock: one rehearsal a cluster at a time.
+Owns the files ``rehearsal.json`` and ``injected.json`` in the cluster's folder, and their locks: one rehearsal a
+cluster at a time, held while it lasts; any number of ``inject --for``, each of which holds its diary for a moment.
 """
 
 from __future__ import annotations
@@ -11,16 +12,26 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from hyperpod.adapters.local.home import write_json
 from hyperpod.errors import InvalidState, NotFound
 
 
+class Trace(NamedTuple):
+    """One fault. ``until`` is when it is to be undone, in seconds of the epoch; 0: when its rehearsal is over."""
+
+    node: str
+    fault: str
+    argument: str
+    until: float = 0.0
+
+
 @dataclass
 class Traces:
-    """What is to be undone: faults as (node, fault, argument), and the rehearsal's job with its folder."""
+    """What is to be undone: faults, and the rehearsal's job with its folder."""
 
-    faults: list[tuple[str, str, str]] = field(default_factory=list)
+    faults: list[Trace] = field(default_factory=list)
     job: int = 0
     folder: str = ""
 
@@ -29,16 +40,24 @@ class Traces:
 
 
 class Diary:
-    """The diary of one cluster's rehearsals. Every change is on disk before it is made."""
+    """A diary of one cluster, by default that of its rehearsals. Every change is on disk before it is made."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "rehearsal.json"
-        self._lock = folder / ".rehearsal.lock"
+    def __init__(self, folder: Path, name: str = "rehearsal") -> None:
+        self._path = folder / f"{name}.json"
+        self._lock = folder / f".{name}.lock"
         self.traces = Traces()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is written there; needs no lock."""
+        return not self._path.exists()
+
     @contextlib.contextmanager
-    def opened(self) -> Iterator[None]:
-        """Hold the diary; what an earlier rehearsal has left is in ``traces``.
+    def opened(self, *, wait: bool = False) -> Iterator[None]:
+        """Hold the diary; what earlier calls have left is in ``traces``.
+
+        Args:
+            wait: Wait for whoever holds it now.
 
         Raises:
             InvalidState: Another rehearsal runs on this cluster.
@@ -50,23 +69,23 @@ class Diary:
             raise NotFound(f"no cluster {self._lock.parent.name} on this machine") from error
         with lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 name = self._lock.parent.name
                 raise InvalidState(f"rehearse on {name}", "being rehearsed on already") from error
             self.traces = self._read()
             yield
 
-    def note_fault(self, node: str, fault: str, argument: str) -> None:
+    def note_fault(self, trace: Trace) -> None:
         """A fault is about to be caused."""
-        if (node, fault, argument) not in self.traces.faults:
-            self.traces.faults.append((node, fault, argument))
+        if trace not in self.traces.faults:
+            self.traces.faults.append(trace)
             self._write()
 
-    def forget_fault(self, node: str, fault: str, argument: str) -> None:
+    def forget_fault(self, trace: Trace) -> None:
         """A fault has been undone."""
         with contextlib.suppress(ValueError):
-            self.traces.faults.remove((node, fault, argument))
+            self.traces.faults.remove(trace)
             self._write()
 
     def note_job(self, job: int, folder: str) -> None:
@@ -83,10 +102,14 @@ class Diary:
     def _read(self) -> Traces:
         try:
             data = json.loads(self._path.read_text())
-            faults = [(str(node), str(fault), str(argument)) for node, fault, argument in data["faults"]]
+            faults = [_trace(*entry) for entry in data["faults"]]
             return Traces(faults, int(data["job"]), str(data["folder"]))
         except FileNotFoundError:
             return Traces()
         except (OSError, ValueError, KeyError, TypeError):
             # Written whole or not at all; one that cannot be read was changed by a person, and says nothing.
             return Traces()
+
+
+def _trace(node: object, fault: object, argument: object, until: object = 0.0) -> Trace:
+    return Trace(str(node), str(fault), str(argument), float(str(until)))

@@ -11,13 +11,13 @@ NAME = CHECK
 
 ABOUT = About(
     title="The node has what the others of its group have",
-    reads="What the nodes' own checks have counted: GPUs, links, EFA interfaces, Neuron devices, local disks, "
-    "versions of drivers, speeds. It is compared on the head node.",
+    reads="What the nodes' own checks have counted: GPUs, links, EFA interfaces, Neuron devices, memory, local "
+    "disks, versions of drivers, speeds. It is compared on the head node.",
     means="Machines of a group are equal, so what most of them count is what there should be. Without a majority "
     "nothing is said. More than most_broken nodes that differ in one thing are a matter of the site: an upgrade that "
     "is under way, a setting that was changed.",
-    does="FATAL, drain, when a node has fewer GPUs, links, interfaces, devices or disks than its group for settle_s. "
-    "More of them, another version, and everything that several nodes differ in are WARN.",
+    does="FATAL, drain, when a node has fewer GPUs, links, interfaces, devices, disks or less memory than its group "
+    "for settle_s. More of them, another version, and everything that several nodes differ in are WARN.",
     codes={
         FEWER: "The node has fewer of something than most of its group.",
         DIFFERS: "Something of the node differs from most of its group (WARN).",

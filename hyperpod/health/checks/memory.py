@@ -10,6 +10,7 @@ from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, unknown, warn
 from hyperpod.health.slurm_conf import figures_are_declared
+from hyperpod.health.sysfs import shares_kernel
 
 NAME = "memory"
 
@@ -20,7 +21,8 @@ class MemoryCheck:
 
     about: ClassVar[About] = About(
         title="The machine has the memory that Slurm counts on",
-        reads="MemTotal and MemAvailable in /proc/meminfo; slurm.conf for config_overrides.",
+        reads="MemTotal and MemAvailable in /proc/meminfo; slurm.conf for config_overrides. MemTotal is compared "
+        "within the group (the check group), where nodes do not share a machine.",
         means="A node with less than its RealMemory is set to INVALID by slurmctld, or jobs are killed on it: a "
         "module has failed. Where slurm.conf says config_overrides nothing is compared: several nodes share a machine "
         "on purpose.",
@@ -67,7 +69,9 @@ class MemoryCheck:
         available = found.get("MemAvailable")
         if available is not None and 100 * available < self.warn_available_percent * found["MemTotal"]:
             findings.append(warn(NAME, "MemoryLow", f"only {available // 1024} MiB of memory are available"))
-        return Result(tuple(findings))
+        # What several nodes share is no node's own, and the same on all of them.
+        inventory = {} if shares_kernel(ports) else {"memory_mib": str(total_mib)}
+        return Result(tuple(findings), inventory=inventory)
 
 
 def parse_meminfo(text: str) -> dict[str, int]:

@@ -42,7 +42,8 @@ class NeuronCheck:
     about: ClassVar[About] = About(
         title="Trainium and Inferentia devices are there and report no new hardware errors",
         reads="/sys/devices/virtual/neuron_device/neuron*/ (counters are folders with a file total) and the lines of "
-        "neuron-monitor, which runs beside the agent where there is a device.",
+        "neuron-monitor, which runs beside the agent where there is a device. When a job fails, on its first node, the "
+        "last 64 KiB of its output, read with its user's rights.",
         means="Only an increase counts: totals are of the whole boot, and a decrease is a reset by whoever wrote to "
         "the file. An error text of the tool, no line for three minutes, or a count of 0 is UNKNOWN. Numerical, model "
         "and generic errors are the program's. A line NEURON_HW_ERR in the kernel log is the runtime's word, which any "
@@ -57,6 +58,8 @@ class NeuronCheck:
             "NeuronHardwareErrors": "Executions ended with a hardware error: once WARN, again within an hour REBOOT.",
             "NeuronResetFails": "A core's reset failed: once WARN, again within an hour REBOOT.",
             "NeuronToolFailed": "neuron-monitor does not run, says that it could not look, or is silent.",
+            "Nrt<N>": "The end of a failed job's output names this status of the runtime (WARN): users can write it, "
+            "so it is a hint who ended the job and drains nobody.",
             "NeuronCountersMissing": "The driver's counters are not where this version knows them.",
         },
         source="Neuron documentation (sysfs, neuron-monitor, driver 2.24 to 2.31); rates are our judgement.",

@@ -11,6 +11,7 @@ from hyperpod.core.finding import Action, Finding
 from hyperpod.core.node import Role
 from hyperpod.health.check import EVERYWHERE, TWO_OF_THREE, About, Damping, Ports, Result, fatal, setting, unknown, warn
 from hyperpod.health.sysfs import names, shares_devices, word
+from hyperpod.ports.host import Host
 
 NAME = "nvme"
 _CONTROLLER = re.compile(r"nvme\d+")
@@ -27,14 +28,17 @@ class NvmeCheck:
 
     about: ClassVar[About] = About(
         title="NVMe drives are there, answer, and do not report that they fail",
-        reads="/sys/class/nvme/*/state, and the drive's health log (SMART) by an ioctl every health_every_s.",
+        reads="/sys/class/nvme/*/{state,model,transport}, and the drive's health log (SMART) by an ioctl "
+        "every health_every_s.",
         means="The driver has given up a drive that is dead. Resetting is what it does about a slow answer and is "
-        "told by the kernel log. Virtual drives without a health log are no fault.",
+        "told by the kernel log. Virtual drives without a health log are no fault. Volumes of the network (Elastic "
+        "Block Store, NVMe over fabrics) come and go by a person's wish and are not counted. How many local drives "
+        "there are is compared within the group too (the check group).",
         does="A dead drive, a missing one, and one that reports degraded reliability or read-only: FATAL, REPLACE. "
         "Heat, spare blocks and wear are WARN.",
         codes={
             "NvmeDead": "The driver has given a drive up.",
-            "NvmeMissing": "There are fewer drives than the instance type has, or than there were.",
+            "NvmeMissing": "There are fewer local drives than the instance type has.",
             "NvmeFails": "A drive reports that its reliability is degraded, or that it is read-only.",
             "NvmeWeak": "A drive reports heat or few spare blocks.",
             "NvmeWorn": "A drive has used up its rated life.",
@@ -53,7 +57,6 @@ class NvmeCheck:
     is_quick: bool = False
     is_basic: bool = False
     roles: frozenset[Role] = EVERYWHERE
-    _seen: set[str] = field(default_factory=set, repr=False)
     _next_health: float = field(default=0.0, repr=False)
     _health: tuple[Finding, ...] = field(default=(), repr=False)
 
@@ -74,9 +77,7 @@ class NvmeCheck:
                 findings.append(fatal(NAME, "NvmeDead", text, action=Action.REPLACE, device=drive))
             else:
                 alive.append(drive)
-        self._seen.update(drives)
-        # Volumes of the network come and go by a person's wish; only local disks are known to the instance type.
-        local = [drive for drive in drives if "Elastic Block" not in (word(host, f"{root}/{drive}/model") or "")]
+        local = [drive for drive in drives if _is_local(host, f"{root}/{drive}")]
         if len(local) < expected and ports.facts.uptime_s >= self.grace_s:
             text = f"{len(local)} of {expected} local NVMe drives are there"
             findings.append(fatal(NAME, "NvmeMissing", text, action=Action.REPLACE))
@@ -84,8 +85,8 @@ class NvmeCheck:
             self._next_health = now + self.health_every_s
             self._health = tuple(finding for drive in alive for finding in self._ask(ports, drive))
         findings += [finding for finding in self._health if finding.device in alive]
-        inventory = {"nvme_disks": str(len(local))} if local else {}
-        return Result(tuple(findings), inventory=inventory)
+        # Also when there is none: a node that has lost its only drive differs from its group.
+        return Result(tuple(findings), inventory={"nvme_disks": str(len(local))})
 
     def _ask(self, ports: Ports, drive: str) -> list[Finding]:
         try:
@@ -107,3 +108,11 @@ class NvmeCheck:
             text = f"{drive} has used {health.used_percent} % of its rated life"
             out.append(warn(NAME, "NvmeWorn", text, device=drive))
         return out
+
+
+def _is_local(host: Host, path: str) -> bool:
+    """Say whether a drive is in the machine; older kernels do not tell the transport."""
+    return "Elastic Block" not in (word(host, f"{path}/model") or "") and word(host, f"{path}/transport") in (
+        None,
+        "pcie",
+    )

@@ -88,7 +88,8 @@ class PluginCheck:
         """Prove that the plugin is loaded, or say which step fails."""
         plugstack = _first_readable(ports.host, self.plugstack_paths)
         if plugstack is None:
-            if ports.facts.uptime_s < self.grace_s:
+            # It comes with slurmd's configuration, so not before that starts.
+            if ports.facts.uptime_s < self.grace_s or ports.facts.is_held:
                 return Result(not_ready="there is no plugstack.conf yet")
             return _fails("PluginNotConfigured", "no plugstack.conf is found where Slurm looks")
         where, text = plugstack
