@@ -536,7 +536,8 @@ def test_a_group_name_that_makes_host_names_too_long_is_refused(mistakes: Mistak
         ),
         (
             "{group: {Interval: 5m}}",
-            ".group.Interval: there is no such setting; known: min_nodes, majority, most_broken, settle_s, memory_percent, ignore",
+            ".group.Interval: there is no such setting; known: min_nodes, majority, most_broken, settle_s, "
+            "memory_percent, ignore",
         ),
         (
             "{ec2_spot: {Interval: 5s}}",
