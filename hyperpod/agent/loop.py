@@ -171,6 +171,7 @@ class Loop:
 
     def _wait(self, timeout_s: float) -> bool:
         """Wait for events and handle them; return whether there were some."""
+        self._workers.flush()
         # A little more, so that the time has come when we wake up; epoll counts in milliseconds.
         events = self._selector.select(timeout_s + 0.0005 if timeout_s else 0)
         for key, mask in events:

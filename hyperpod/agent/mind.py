@@ -163,6 +163,10 @@ class Mind:
         self._next_search = start
         self._residents = Residents()
         self._told_inventory: dict[str, str] | None = None
+        self._said: tuple[object, ...] | None = None
+        self._beat: dict[str, Any] = {}
+        """The last heartbeat, and what it said, apart from the moment."""
+
         self._user_notes: tuple[Finding, ...] = ()
         self._next_save = start + SAVE_INTERVAL_S
         self._is_leaving = False
@@ -184,7 +188,7 @@ class Mind:
         lease = (self._lease.finding,) if self._lease.finding else ()
         others = (*self.deep.findings, *self._outputs.findings)
         own = (*self._notes, *self._user_notes, *self.runner.findings(), *kernel, *lease, *others)
-        return correlate(own, self._asked_before)
+        return correlate(own, self._asked_before) if own else own
 
     @property
     def why_not_ready(self) -> str:
@@ -361,26 +365,35 @@ class Mind:
         self._sequence += 1
         why = self.why_not_ready
         inventory, told = self.runner.inventory(), self._told_inventory
-        beat = Heartbeat(
-            node=self._settings.node,
-            instance_id=self._settings.instance_id,
-            boot_id=self._boot_id,
-            sequence=self._sequence,
-            sent_at=at.timestamp(),
-            is_ready=not why,
-            not_ready_because=why,
-            findings=self.findings,
-            agent_version=__version__,
-            # First the quick look, then the long one: a node that fails it needs no burn-in.
-            wants=self.deep.wants if self._is_ready else (),
-            inventory=None if inventory is told or inventory == told else inventory,
-            owes_deep=bool(self.deep.wants),
-        )
+        news = None if inventory is told or inventory == told else inventory
+        findings, wants = self.findings, self.deep.wants
+        said = (why, findings, wants, self._is_ready)
+        sent_at = at.timestamp()
+        if news is None and said == self._said:
+            # Nothing is new but the moment, as most of the time.
+            beat = {**self._beat, "sequence": self._sequence, "sent_at": sent_at}
+        else:
+            beat = Heartbeat(
+                node=self._settings.node,
+                instance_id=self._settings.instance_id,
+                boot_id=self._boot_id,
+                sequence=self._sequence,
+                sent_at=sent_at,
+                is_ready=not why,
+                not_ready_because=why,
+                findings=findings,
+                agent_version=__version__,
+                # First the quick look, then the long one: a node that fails it needs no burn-in.
+                wants=wants if self._is_ready else (),
+                inventory=news,
+                owes_deep=bool(wants),
+            ).to_dict()
+            self._said, self._beat = (said, beat) if news is None else (None, {})
         self._told_inventory = inventory
-        self._sent[self._sequence] = (now, beat.sent_at)
+        self._sent[self._sequence] = (now, sent_at)
         while len(self._sent) > 30:
             self._sent.popitem(last=False)
-        self._do.send(beat.to_dict())
+        self._do.send(beat)
 
     def _new_id(self) -> str:
         self._count += 1

@@ -2,7 +2,8 @@
 
 A check that hangs in the kernel keeps its thread for ever; nobody waits for it, and a process that ends does not
 either (daemon threads). Waking a sleeping thread costs more than most checks do. So a thread whose work came back
-takes the next piece, and what is patient is done by one thread, piece after piece, as long as none of them hangs.
+takes the next piece, and what is patient is done by one thread, piece after piece, as long as none of them hangs. It
+begins when the loop goes to sleep (``flush``): two threads that are awake together wake each other for the interpreter.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Workers:
         self._idle: deque[SimpleQueue[Piece]] = deque()
         self._guard = threading.Lock()
         self._line: _Line | None = None
+        self._patient: list[Piece] = []
         threading.stack_size(STACK_BYTES)
 
     def start(
@@ -74,7 +76,8 @@ class Workers:
             work: What may block.
             done: Takes the result.
             is_urgent: Asked in the thread; a result that is not waits until the loop has something else to do.
-            is_patient: It may wait for other patient work, for ``PATIENCE_S`` and until the next ``hurry``.
+            is_patient: It may wait for ``flush``, and then for other patient work, for ``PATIENCE_S`` and until the
+                next ``hurry``.
         """
 
         def run() -> None:
@@ -85,14 +88,31 @@ class Workers:
                 result = error
             self._deliver(lambda: done(result), is_urgent(result))
 
+        if is_patient:
+            self._patient.append(run)
+            return
         try:
-            inbox = self._patient_inbox() if is_patient else self._free_inbox(name)
+            inbox = self._free_inbox(name)
         except RuntimeError as error:
             log.warning("no thread for work name=%s error=%s", name, error)
             failed = error
             self._deliver(lambda: done(failed), True)
             return
         inbox.put(run)
+
+    def flush(self) -> None:
+        """Have the patient work begin; to be called when nothing else is to be done."""
+        if not self._patient:
+            return
+        try:
+            inbox = self._patient_inbox()
+        except RuntimeError as error:
+            # It stays, and is tried again when the loop goes to sleep the next time.
+            log.warning("no thread for what waits error=%s", error)
+            return
+        for run in self._patient:
+            inbox.put(run)
+        self._patient.clear()
 
     def hurry(self) -> None:
         """Have another thread do what waits behind a piece that does not come back soon; to be called often."""

@@ -28,6 +28,7 @@ class Stage:
 
     def start_patient(self, work: Callable[[], object]) -> None:
         self.workers.start("test", work, self.results.append, is_patient=True)
+        self.workers.flush()
 
     def take(self) -> bool:
         """Run the next delivery and return whether it was urgent."""
@@ -105,6 +106,18 @@ def test_patient_work_is_done_by_one_thread_in_its_order(stage: Stage) -> None:
         stage.take()
     assert [result[0] for result in stage.results] == list(range(20))  # type: ignore[index]
     assert len({result[1] for result in stage.results}) == 1  # type: ignore[index]
+
+
+def test_patient_work_waits_until_the_loop_goes_to_sleep(stage: Stage) -> None:
+    for number in range(3):
+        stage.workers.start("test", lambda n=number: n, stage.results.append, is_patient=True)  # type: ignore[misc]
+    stage.start(lambda: "at once")
+    stage.take()
+    assert stage.delivered.empty()
+    stage.workers.flush()
+    for _ in range(3):
+        stage.take()
+    assert stage.results == ["at once", 0, 1, 2]
 
 
 def test_patient_work_behind_a_piece_that_hangs_is_done_by_another_thread(stage: Stage) -> None:
