@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from hyperpod.ports.gpu import SHARED_S, GpuAnswer, GpuError, GpuView, LibraryFault, NoLibrary
@@ -93,6 +94,8 @@ _RETRY_S = 5.0
 
 _VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
+_IDLE = "nvml, idle"
+
 _STACK_BYTES = 2 * 1024 * 1024
 """The agent gives its threads 256 KiB, which is enough for Python but not promised to be for NVIDIA's library."""
 
@@ -166,6 +169,8 @@ class Nvml:
         self._remember_s = remember_s
         self._lock = threading.Lock()
         self._call: _Call | None = None
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._has_thread = False
         self._refused: NoLibrary | None = None
         self._refused_until = 0.0
         self._refusals = 0
@@ -220,6 +225,8 @@ class Nvml:
                 return call.result  # type: ignore[no-any-return]
 
     def _start(self, call: _Call, work: Callable[[], object]) -> None:
+        """Have the library's own thread do it: a new one for each call would cost more than most calls."""
+
         def run() -> None:
             try:
                 call.result = work()
@@ -230,15 +237,27 @@ class Nvml:
                 self._note_refusal(call.error)
             call.done.set()
 
-        before = threading.stack_size(_STACK_BYTES)
-        try:
-            threading.Thread(target=run, name="nvml", daemon=True).start()
-        except RuntimeError as error:
-            self._call = None
-            call.error = GpuError(GpuAnswer.FAILED, f"no thread for NVML: {error}")
-            call.done.set()
-        finally:
-            threading.stack_size(before)
+        if not self._has_thread:
+            before = threading.stack_size(_STACK_BYTES)
+            try:
+                threading.Thread(target=self._serve, name=_IDLE, daemon=True).start()
+                self._has_thread = True
+            except RuntimeError as error:
+                self._call = None
+                call.error = GpuError(GpuAnswer.FAILED, f"no thread for NVML: {error}")
+                call.done.set()
+                return
+            finally:
+                threading.stack_size(before)
+        self._inbox.put(run)
+
+    def _serve(self) -> None:
+        thread = threading.current_thread()
+        while True:
+            run = self._inbox.get()
+            thread.name = "nvml"
+            run()
+            thread.name = _IDLE
 
     def _note_refusal(self, error: Exception | None) -> None:
         if not isinstance(error, NoLibrary):
