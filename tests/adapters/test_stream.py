@@ -65,8 +65,9 @@ def test_a_program_that_is_not_there_is_a_problem_and_no_error() -> None:
 def test_a_real_program_is_started_when_it_is_asked_for_and_read_without_waiting() -> None:
     streams = ProgramStreams(Processes())
     argv = ("/bin/sh", "-c", "echo one; echo two; read forever")
-    assert streams.read(argv).problem == ""
-    lines: list[str] = []
+    first = streams.read(argv)
+    assert first.problem == ""
+    lines = list(first.lines)
     deadline = time.monotonic() + 5
     while len(lines) < 2 and time.monotonic() < deadline:
         lines += streams.read(argv).lines
