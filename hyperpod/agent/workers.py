@@ -117,7 +117,9 @@ class Workers:
     def hurry(self) -> None:
         """Have another thread do what waits behind a piece that does not come back soon; to be called often."""
         line = self._line
-        if line is None or line.since is None or self._monotonic() - line.since < PATIENCE_S:
+        # Read once: its thread may end the piece in this moment.
+        since = line.since if line is not None else None
+        if line is None or since is None or self._monotonic() - since < PATIENCE_S:
             return
         self._line = None
         try:

@@ -101,6 +101,8 @@ def inject(
         _tell(f"{name}: {fault} is undone", output)
         return
     if seconds is None:
+        # It is to stay: what a killed --for has noted of it must not undo it.
+        forget_injection(place, chosen, Trace(name, fault, text))
         _tell(faults.inject(chosen, name, fault, text), output)
         return
     trace = Trace(name, fault, text, place.clock() + seconds)

@@ -116,6 +116,8 @@ EXPLAINING_XIDS = frozenset(
         *(167, 168, 169, 171, 172, 173, 175),
         # A contained memory error ends its program; NVLink errors do, also where they are not fatal to the link.
         *(74, 94, 144, 145, 146, 149, 150),
+        # The recovery action that the GPU asks for: the same as the check gpu_recovery reads.
+        154,
     }
 )
 """Xid numbers that explain any exit; the others are the program's own, information, or say nothing of a death."""

@@ -159,6 +159,7 @@ def test_a_fatal_finding_on_a_node_moves_the_job_once_the_node_is_drained() -> N
         ("gpu_recovery", "PeerDrainNeeded", Action.DRAIN, True),
         ("cpu_count", "CpusMissing", Action.REPLACE, True),
         ("kernel_log", "Xid79", Action.REBOOT, True),
+        ("kernel_log", "Xid154", Action.DRAIN, True),
     ],
 )
 def test_a_job_leaves_at_once_what_is_to_be_repaired_or_ends_jobs_and_else_runs_to_its_end(
